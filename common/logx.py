@@ -1,0 +1,370 @@
+"""Logging, saving and resuming: everything that a run leaves on disk is written here, by process 0 alone.
+
+A run's folder holds progress.txt (a table, one row per epoch), config.json (every argument), the model (pyt_save/ or
+tf1_save/), and state.npz with replay/ (the checkpoint that a stopped run goes on from). A kill at any moment leaves the
+last complete checkpoint, and reading a run executes nothing in it: there is no pickle.
+"""
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import re
+import sys
+import tempfile
+import textwrap
+import time
+
+import numpy as np
+
+from common.mpi_tools import UserError, bcast, gather, mpi_statistics_scalar, mpi_sum, num_procs, proc_id
+from common.serialization import (ReplayFiles, atomic_folder, atomic_write, complete_folder, convert_json, load_tree,
+                                  save_tree)
+
+COLORS = dict(gray=30, red=31, green=32, yellow=33, blue=34, magenta=35, cyan=36, white=37)
+MAY_CHANGE = {'epochs', 'save_freq', 'logger_kwargs', 'env_fn', 'exp_name'}     # from a run to its resumption
+OWN_FOLDERS = r'replay|pyt_save|tf1_save\d*(\.tmp|\.old)?(/variables)?'
+OWN_FILES = (r'(config\.json|replay/\d+\.npz|pyt_save/model\d*\.pt|state\.npz)(\.tmp)?'
+             r'|tf1_save\d*(\.tmp|\.old)?/.*|events\.out\.tfevents\..*')
+
+
+def colorize(string, color, bold=False, highlight=False):
+    """The string with the codes that make a terminal show it in colour."""
+    codes = [str(COLORS[color] + (10 if highlight else 0))] + (['1'] if bold else [])
+    return f'\x1b[{";".join(codes)}m{string}\x1b[0m'
+
+
+def restore_tf_graph(sess, fpath):
+    """Load the SavedModel in the folder `fpath` into `sess`; returns its inputs and outputs, tensors by name."""
+    import tensorflow.compat.v1 as tf
+    fpath = complete_folder(fpath)
+    tf.saved_model.loader.load(sess, [tf.saved_model.tag_constants.SERVING], fpath)
+    with open(os.path.join(fpath, 'model_info.json'), encoding='utf-8') as file:
+        info = json.load(file)
+    return {key: sess.graph.get_tensor_by_name(name) for key, name in {**info['inputs'], **info['outputs']}.items()}
+
+
+def on_process_0(function, *args):
+    """What `function` gives on process 0, on all processes; they also fail together, so that none is left waiting."""
+    result = None
+    if proc_id() == 0:
+        try:
+            result = function(*args)
+        except (UserError, OSError) as error:
+            result = UserError(str(error))
+    result = bcast(result)
+    if isinstance(result, UserError):
+        raise result
+    return result
+
+
+class Logger:
+    """A table of results, one row per dump_tabular; and the configuration, model and checkpoint that belong to it."""
+
+    def __init__(
+        self,
+        output_dir=None,                # folder of the run; if not given, a new one where temporary files go
+        output_fname='progress.txt',    # name of the table in it
+        exp_name=None,                  # name of the experiment, for config.json
+        resume=False,                   # go on from the checkpoint in output_dir, if there is one
+        overwrite=False,                # replace the run in output_dir, if there is one
+        keep_all=False,                 # keep every saved model, with its epoch in its name, and not only the last
+        tensorboard=False,              # write the same columns as TensorBoard's event files too
+        config=None,                    # more entries for config.json
+    ):
+        self.output_fname, self.exp_name, self.keep_all, self.config = output_fname, exp_name, keep_all, config or {}
+        self.start_time = time.time()                               # moved back by load_state: the Time column goes on
+        self.headers, self.row, self.rows = [], {}, 0               # columns, the row under way, rows in the table
+        self.save_model = None                                      # function of what to append to the model's name
+        self.tensorboard, self.events, self.bar = tensorboard, None, None
+        self.output_dir, self.resuming = on_process_0(self._prepare_folder, output_dir, resume, overwrite)
+        self.replay_files = ReplayFiles(self._path('replay'))
+        self.log(f'Logging to {self.output_dir}', 'cyan')
+
+    # ---- The terminal
+    def log(self, msg, color='green'):
+        """Print a message, in colour if standard output is a terminal."""
+        if proc_id() == 0:
+            if self.bar is not None:
+                self.bar.clear()
+            print(colorize(msg, color, bold=True) if color and sys.stdout.isatty() else msg, flush=True)
+
+    def progress(self, local_steps, epoch, epochs):
+        """range(local_steps), the steps of an epoch; on a terminal with a bar for the steps of the whole run."""
+        show = proc_id() == 0 and sys.stderr.isatty()
+        return self._with_bar(local_steps, epoch, epochs) if show else range(local_steps)
+
+    def _with_bar(self, local_steps, epoch, epochs):
+        from tqdm import tqdm
+        steps = local_steps * num_procs()
+        if self.bar is None:                            # smoothing=0: the time between epochs counts in the time left
+            self.bar = tqdm(total=epochs * steps, initial=epoch * steps, smoothing=0, unit=' steps', unit_scale=True,
+                            dynamic_ncols=True, leave=False)
+        for t in range(local_steps):
+            yield t
+            self.bar.update(num_procs())
+        if epoch == epochs - 1:
+            self.bar.close()
+
+    # ---- The table
+    def log_tabular(self, key, val):
+        """Put a value into column `key` of the row under way. The first row decides which columns there are."""
+        if self.rows == 0 and key not in self.headers:
+            self.headers.append(key)
+        assert key in self.headers, f'column {key} is not in the table: its first row decided which columns there are'
+        assert key not in self.row, f'column {key} already has its value in this row: dump_tabular begins a new one'
+        self.row[key] = val.item() if hasattr(val, 'item') else val
+
+    def dump_tabular(self):
+        """End the row under way: print it, and append it to the table on disk."""
+        assert not self.resuming, 'a resumed run calls load_state before its first row'
+        if proc_id() == 0:
+            self._print_row()
+            cells = '\t'.join(_cell(self.row.get(key)) for key in self.headers)
+            lines = [cells] if self.rows else ['\t'.join(self.headers), cells]
+            with open(self._path(self.output_fname), 'a', encoding='utf-8', newline='\n') as file:
+                file.write(''.join(f'{line}\n' for line in lines))
+            if self.tensorboard:
+                self._write_events()
+        self.row, self.rows = {}, self.rows + 1
+
+    def _print_row(self):
+        values = [self.row.get(key) for key in self.headers]
+        texts = [f'{val:8.3g}' if isinstance(val, float) else _cell(val) for val in values]
+        key_width, width = max([15, *map(len, self.headers)]), max([15, *map(len, texts)])
+        lines = [f'| {key:>{key_width}} | {text:>{width}} |' for key, text in zip(self.headers, texts)]
+        rule = '-' * (key_width + width + 7)
+        self.log('\n'.join([rule, *lines, rule]), color=None)
+
+    def _write_events(self):
+        step = int(self.row.get('TotalEnvInteracts', self.rows))
+        self.events = self.events or EventWriter(self.output_dir, step)
+        self.events.write({key: val for key, val in self.row.items() if isinstance(val, (int, float))}, step)
+
+    # ---- The folder
+    def _path(self, *names):
+        return os.path.join(self.output_dir, *names)
+
+    def _prepare_folder(self, output_dir, resume, overwrite):
+        """Make the folder; returns its name, and whether there is a run in it to continue."""
+        if resume and overwrite:
+            raise UserError('--resume and --overwrite exclude each other')
+        if self.tensorboard and not (EventWriter.torch_can() or importlib.util.find_spec('tensorflow')):
+            raise UserError('--tensorboard needs the tensorboard package: pip install tensorboard')
+        self.output_dir = output_dir or tempfile.mkdtemp(prefix='experiment_')
+        exists = any(os.path.exists(self._path(name)) for name in (self.output_fname, 'state.npz'))
+        if exists and not resume and not overwrite:
+            raise UserError(f'{self.output_dir} already has a run: --resume continues it, --overwrite replaces it')
+        os.makedirs(self.output_dir, exist_ok=True)
+        if exists and overwrite:
+            self._remove_run()
+        return self.output_dir, exists and resume
+
+    def _remove_run(self, but=()):
+        """Remove the files that a logger writes, and no others.
+
+        The checkpoint goes first and the table last: what a kill leaves in between is not taken for a run that can go
+        on, nor for an empty folder.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self._path('state.npz'))
+        for folder, _, names in os.walk(self.output_dir, topdown=False):
+            inside = os.path.relpath(folder, self.output_dir).replace(os.sep, '/')
+            for name in names:
+                if re.fullmatch(OWN_FILES, name if inside == '.' else f'{inside}/{name}') and name not in but:
+                    os.remove(os.path.join(folder, name))
+            if re.fullmatch(OWN_FOLDERS, inside):
+                with contextlib.suppress(OSError):              # not empty: somebody keeps a file of theirs in it
+                    os.rmdir(folder)
+        for name in (f'{self.output_fname}.tmp', self.output_fname):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._path(name))
+
+    # ---- The configuration
+    def save_config(self, config):
+        """Write the arguments of the run to config.json, after checking that a resumed run has the same ones."""
+        config = {**config, **self.config, 'exp_name': self.exp_name, 'num_procs': num_procs()}
+        on_process_0(self._write_config, config)
+        plain = [f'{key}={val}' for key, val in sorted(config.items()) if isinstance(val, (bool, int, float, str))]
+        self.log(textwrap.fill(', '.join(plain), width=120), 'cyan')
+
+    def _write_config(self, config):
+        path = self._path('config.json')
+        if self.resuming and os.path.exists(path):
+            with open(path, encoding='utf-8') as file:
+                old = json.load(file)
+            for key in sorted((set(old) & set(config)) - MAY_CHANGE):
+                for name, was, now in _differences(key, old[key], config[key]):
+                    raise UserError(f'cannot resume {self.output_dir}: {name} was {was!r} there and is {now!r} now')
+        with atomic_write(path, 'w') as file:
+            json.dump(convert_json(config), file, indent=4, sort_keys=True, allow_nan=False)
+
+    # ---- The model
+    def setup_pytorch_saver(self, module):
+        """Let save_state save the weights of `module`."""
+        self.save_model = functools.partial(self._pytorch_simple_save, module)
+
+    def _pytorch_simple_save(self, module, suffix):
+        import torch
+        os.makedirs(self._path('pyt_save'), exist_ok=True)
+        with atomic_write(self._path('pyt_save', f'model{suffix}.pt')) as file:
+            torch.save(module.state_dict(), file)
+
+    def setup_tf_saver(self, sess, inputs, outputs):
+        """Let save_state save the graph and variables of `sess`; `inputs` and `outputs` are dicts of tensors."""
+        import tensorflow.compat.v1 as tf
+        with sess.graph.as_default():
+            saver = tf.train.Saver()            # one for the whole run: each would add its operations to the graph
+        self.save_model = functools.partial(self._tf_simple_save, sess, inputs, outputs, saver)
+
+    def _tf_simple_save(self, sess, inputs, outputs, saver, suffix):
+        """Write a SavedModel, and with it the names of its inputs and outputs."""
+        import tensorflow.compat.v1 as tf
+        signature = tf.saved_model.predict_signature_def(inputs, outputs)
+        info = {kind: {key: tensor.name for key, tensor in tensors.items()}
+                for kind, tensors in dict(inputs=inputs, outputs=outputs).items()}
+        with atomic_folder(self._path(f'tf1_save{suffix}')) as folder:
+            builder = tf.saved_model.Builder(folder)
+            builder.add_meta_graph_and_variables(sess, [tf.saved_model.tag_constants.SERVING],
+                                                 {'serving_default': signature}, saver=saver)
+            builder.save()
+            with open(os.path.join(folder, 'model_info.json'), 'w', encoding='utf-8') as file:
+                json.dump(info, file, indent=4, sort_keys=True)
+
+    # ---- The checkpoint
+    def save_state(self, state, itr=None, replay=None):
+        """Save the model, and a checkpoint: the state of every process and, if there is one, its replay buffer.
+
+        state['agent'] is equal on all processes and kept once. Of the replay buffers only the rows since the last time
+        are written, to a file of their own. The checkpoint itself comes last and in one step: it refers to files that
+        are complete by then, and only those that it no longer needs are deleted after it.
+        """
+        states = gather({key: val for key, val in state.items() if key != 'agent' or proc_id() == 0})
+        parts = gather(self.replay_files.new_rows(replay)) if replay is not None else []
+        if proc_id() == 0:
+            if any(len(rows) for _, rows in parts):
+                self.replay_files.write(parts, len(replay.data))
+            if self.save_model:
+                self.save_model(itr if self.keep_all and itr is not None else '')
+            save_tree(self._path('state.npz'), dict(states=states, rows=self.rows, replay=self.replay_files.files,
+                                                    elapsed=time.time() - self.start_time))
+            self.replay_files.remove_others()
+
+    def load_state(self, replay=None):
+        """What this process saved last; fills `replay`, and cuts the table back to the rows that it had then.
+
+        None for a run that is not resumed, or was killed before its first checkpoint: that one starts from nothing.
+        """
+        saved = on_process_0(self._read_checkpoint) if self.resuming else None
+        self.resuming = False
+        if saved is None:
+            return None
+        self.headers, self.rows, self.replay_files.files = saved['headers'], saved['rows'], saved['replay']
+        self.start_time = time.time() - saved['elapsed']
+        if replay is not None:
+            self.replay_files.read(replay)
+        self.log(f'Resuming after row {self.rows} of {self.output_fname}')
+        return {**saved['states'][0], **saved['states'][proc_id()]}
+
+    def _read_checkpoint(self):
+        if not os.path.exists(self._path('state.npz')):
+            self._remove_run(but=['config.json'])
+            return None
+        saved = load_tree(self._path('state.npz'))
+        if len(saved['states']) != num_procs():
+            raise UserError(f'cannot resume {self.output_dir}: that run had {len(saved["states"])} processes, and now '
+                            f'there are {num_procs()}')
+        lines = []
+        if saved['rows'] and os.path.exists(self._path(self.output_fname)):
+            with open(self._path(self.output_fname), encoding='utf-8') as file:
+                lines = file.readlines()[:saved['rows'] + 1]
+        with atomic_write(self._path(self.output_fname), 'w') as file:
+            file.writelines(lines)
+        headers = lines[0].rstrip('\n').split('\t') if lines else []
+        return dict(saved, headers=headers, rows=max(len(lines) - 1, 0))
+
+
+class EpochLogger(Logger):
+    """A Logger that also collects values during an epoch, and logs their statistics over all processes."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.epoch_dict = {}
+
+    def store(self, **kwargs):
+        """Collect values, each a number or an array."""
+        for key, val in kwargs.items():
+            self.epoch_dict.setdefault(key, []).append(val)
+
+    def log_tabular(self, key, val=None, with_min_and_max=False, average_only=False):
+        """Log `val`; or, without one, the statistics of what all processes have stored as `key` since the last time.
+
+        For a key X these are AverageX, StdX and, with_min_and_max, MaxX and MinX; with average_only the average, as X.
+        Where no process has stored anything the cells stay empty: nan would mean that a value was nan.
+        """
+        if val is not None:
+            super().log_tabular(key, val)
+            return
+        mean, std, low, high = self._statistics(key)
+        self.epoch_dict.pop(key, None)
+        super().log_tabular(key if average_only else f'Average{key}', mean)
+        if not average_only:
+            super().log_tabular(f'Std{key}', std)
+        if with_min_and_max:
+            super().log_tabular(f'Max{key}', high)
+            super().log_tabular(f'Min{key}', low)
+
+    def get_stats(self, key):
+        """Mean and standard deviation, over all processes, of what is stored as `key` so far."""
+        return self._statistics(key)[:2]
+
+    def _statistics(self, key):
+        values = np.concatenate([np.ravel(val) for val in self.epoch_dict.get(key, [])] or [[]], dtype=np.float64)
+        stored = mpi_sum(values.size) > 0
+        return mpi_statistics_scalar(values, with_min_and_max=True) if stored else (None, None, None, None)
+
+
+class EventWriter:
+    """Event files for TensorBoard, written by the framework at hand that can."""
+
+    def __init__(self, folder, first_step):
+        """Events from `first_step` on that are there already are those of a run before its resumption: purged."""
+        if 'tensorflow' not in sys.modules and self.torch_can():
+            from torch.utils.tensorboard import SummaryWriter
+            self.tf, self.writer = None, SummaryWriter(folder, purge_step=first_step)
+        else:
+            import tensorflow.compat.v1 as tf
+            with tf.Graph().as_default():                   # FileWriter refuses to work outside of a graph
+                self.tf, self.writer = tf, tf.summary.FileWriter(folder)
+            self.writer.add_session_log(tf.SessionLog(status=tf.SessionLog.START), first_step)
+
+    @staticmethod
+    def torch_can():
+        return all(importlib.util.find_spec(name) for name in ('torch', 'tensorboard'))
+
+    def write(self, row, step):
+        for key, val in row.items():
+            if self.tf:
+                self.writer.add_summary(self.tf.Summary(value=[dict(tag=key, simple_value=val)]), step)
+            else:
+                self.writer.add_scalar(key, val, step)
+        self.writer.flush()
+
+
+def _cell(val):
+    """A value as the table on disk has it: floats in their shortest exact form, nothing for None."""
+    if val is None:
+        return ''
+    if isinstance(val, str):
+        return ' '.join(val.split())                        # a tab would begin a new column
+    return str(int(val) if isinstance(val, int) else float(val))
+
+
+def _differences(name, old, new):
+    """(name, old, new) of plain values that differ: numbers, strings, names of functions and classes, lists of them."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            yield from _differences(f'{name}:{key}', old.get(key), new.get(key))
+    elif new is None or isinstance(new, (bool, int, float, str, list, tuple)) or hasattr(new, '__name__'):
+        if convert_json(new) != old:
+            yield name, old, convert_json(new)

@@ -1,0 +1,93 @@
+"""Data-parallel PyTorch over MPI: equal parameters on every process, gradients averaged in one message per step."""
+import numpy as np
+import torch
+
+from common.mpi_tools import allreduce, broadcast, num_procs
+
+SPARE = 4                                   # room behind the gradients for numbers that travel with them
+
+
+def setup_pytorch_for_mpi():
+    """Share the cores among the processes: each with all threads, they would only wait for each other."""
+    if num_procs() > 1:
+        torch.set_num_threads(max(torch.get_num_threads() // num_procs(), 1))
+
+
+def init_weights(module, rng):
+    """Draw the weights and biases of all linear layers uniformly in +-1/sqrt(fan_in).
+
+    That is PyTorch's own default, but from our generator, so that the TensorFlow twin starts from the same numbers.
+    """
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Linear):
+            for p in layer.parameters():
+                p.data.copy_(torch.as_tensor(rng.uniform(-1, 1, p.shape) / np.sqrt(layer.in_features)))
+
+
+def sync_params(module):
+    """Give every process the parameters of process 0, in one message."""
+    if num_procs() == 1:
+        return
+    params = list(module.parameters())
+    flat = np.concatenate([p.detach().numpy().ravel() for p in params])
+    broadcast(flat)
+    with torch.no_grad():
+        for p, new in zip(params, np.split(flat, np.cumsum([p.numel() for p in params])[:-1])):
+            p.copy_(torch.from_numpy(new).view_as(p))
+
+
+def flat_grads(module):
+    """One buffer for all gradients of a module, made when first asked for: each parameter's .grad is a view of it.
+
+    So averaging over processes is a single in-place Allreduce, without packing and unpacking. optimizer.zero_grad() would
+    drop the views; use `zero_grads`.
+    """
+    if not hasattr(module, '_flat_grads'):
+        params = list(module.parameters())
+        flat = torch.zeros(sum(p.numel() for p in params) + SPARE)
+        for p, part in zip(params, flat[:-SPARE].split([p.numel() for p in params])):
+            p.grad = part.view_as(p)
+        module._flat_grads = flat
+    return module._flat_grads
+
+
+def zero_grads(module):
+    """Set all gradients of a module to zero, in place."""
+    flat_grads(module).zero_()
+
+
+def mpi_avg_grads(module, *scalars):
+    """Average the gradients of a module over all processes, in place; returns the averages of `scalars`, sent along."""
+    flat = flat_grads(module)
+    if num_procs() > 1:
+        for i, scalar in enumerate(scalars):
+            flat[len(flat) - SPARE + i] = scalar
+        data = flat.numpy()
+        allreduce(_in_place(), data)
+        data /= num_procs()
+        scalars = data[len(data) - SPARE:][:len(scalars)].tolist()
+    return [float(scalar) for scalar in scalars]
+
+
+def _in_place():
+    from mpi4py import MPI
+    return MPI.IN_PLACE
+
+
+def setup_saver(agent, logger):
+    """Tell the logger what to save as the model."""
+    logger.setup_pytorch_saver(agent.ac)
+
+
+def get_state(agent, rng):
+    """What resuming needs of an agent (the same on all processes) and of this process's generators."""
+    parts = {name: getattr(agent, name).state_dict() for name in agent.saved}
+    return dict(agent=parts, rng=dict(numpy=rng.bit_generator.state, torch=torch.get_rng_state()))
+
+
+def set_state(agent, rng, state):
+    """Put back what `get_state` gave."""
+    for name, part in state['agent'].items():
+        getattr(agent, name).load_state_dict(part)
+    rng.bit_generator.state = state['rng']['numpy']
+    torch.set_rng_state(state['rng']['torch'])

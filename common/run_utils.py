@@ -1,0 +1,392 @@
+"""Running experiments: where results go, grids of hyper-parameters, and the command line of every algorithm file.
+
+From the command line, several values for a flag make a grid: `python ppo_torch.py --env CartPole-v1 --seed 0 1 2`.
+From Python, the same is an `ExperimentGrid`:
+
+    grid = ExperimentGrid('ppo-bench')
+    grid.add('env_name', 'CartPole-v1', '', in_name=True)
+    grid.add('seed', [0, 10, 20])
+    grid.add('ac_kwargs:hidden_sizes', [(32,), (64, 64)], 'hid')
+    grid.run(ppo, num_cpu=2, jobs=2)
+
+Every variant of a grid runs in a process of its own, so that none leaves anything behind for the next.
+"""
+import base64
+import contextlib
+import ctypes
+import functools
+import inspect
+import itertools
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import zlib
+
+import gymnasium as gym
+
+from common.mpi_tools import UserError, mpi_fork, proc_id
+from common.serialization import convert_json
+
+DATESTAMP = '%Y-%m-%d_%H-%M-%S'
+
+
+class ExperimentFailed(Exception):
+    """One or more experiments ended with an error, which has been shown."""
+
+
+# ---- Names and folders
+
+def setup_logger_kwargs(exp_name, seed=None, data_dir=None, datestamp=False):
+    """The logger's arguments for an experiment: its name, and data_dir/[date_]exp_name/[date_time-]exp_name[_s<seed>].
+
+    Without a seed the inner folder is left out. `datestamp` is True for now, or a moment as '2030-01-31_12-00-00'.
+    """
+    stamp = time.strftime(DATESTAMP) if datestamp is True else datestamp
+    folder = os.path.join(data_dir or 'data', f'{stamp[:10]}_{exp_name}' if stamp else exp_name)
+    if seed is not None:
+        folder = os.path.join(folder, f'{stamp}-{exp_name}_s{seed}' if stamp else f'{exp_name}_s{seed}')
+    return dict(output_dir=folder, exp_name=exp_name)
+
+
+def valid_str(value):
+    """A value as a part of a file name: lower case letters, digits, '-' and '_'; lists joined with '-'; a function or
+    class by its name."""
+    if hasattr(value, '__name__'):
+        value = value.__name__
+    if isinstance(value, (list, tuple)):
+        return '-'.join(valid_str(v) for v in value)
+    return re.sub('[^a-z0-9_-]', '-', str(value).lower())
+
+
+# ---- Experiments, each in a process of its own
+
+def run_here(thunk, kwargs, num_cpu, logger_kwargs):
+    """Train in this process, or with num_cpu > 1 in as many under mpirun. `env_name` becomes thunk's `env_fn`, and the
+    script's name goes into config.json, so that the policy can be loaded and watched later."""
+    mpi_fork(num_cpu)
+    kwargs = dict(kwargs, logger_kwargs=dict(logger_kwargs, config=dict(algo=algo_name(thunk))))
+    if 'env_name' in kwargs:
+        kwargs['logger_kwargs']['config']['env_name'] = kwargs['env_name']
+        kwargs['env_fn'] = functools.partial(gym.make, kwargs.pop('env_name'))
+    thunk(**kwargs)
+    if proc_id() == 0:
+        folder = shlex.quote(logger_kwargs['output_dir'])
+        print(f'\nPlot it:   python -m common.run plot {folder}\nWatch it:  python -m common.run test_policy {folder}')
+
+
+def algo_name(thunk):
+    """The name of the script that a training function comes from: ppo_torch."""
+    code = getattr(thunk, '__code__', None)
+    return os.path.splitext(os.path.basename(code.co_filename))[0] if code else type(thunk).__name__
+
+
+def default_arguments(function):
+    """The keyword arguments of a function with their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def cpu_count(num_cpu):
+    """num_cpu itself, or for 'auto' the number of cores that this process may use."""
+    if num_cpu != 'auto':
+        return num_cpu
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+
+
+def pickled_command(thunk, kwargs, num_cpu, logger_kwargs):
+    """The command that runs any Python callable elsewhere. It travels in the command itself, by cloudpickle (which
+    gymnasium brings along): lambdas and functions of a notebook work, mpirun can repeat it, and no file is written."""
+    import cloudpickle
+    payload = base64.b64encode(zlib.compress(cloudpickle.dumps((thunk, kwargs, num_cpu, logger_kwargs)))).decode()
+    if len(payload) > 120_000:                             # Linux allows 128 KiB in one argument
+        raise UserError('the experiment holds too much data to be sent to another process: load it inside the function')
+    return [sys.executable, '-m', 'common.run_utils', payload]
+
+
+def end_with_parent():
+    """Ask Linux to end this process when its parent ends, however that is killed: a run that went on unseen would
+    write into the folder into which `--resume` soon writes too."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)              # 1 is PR_SET_PDEATHSIG
+
+
+class Experiment:
+    """One run, as a command for a process of its own. Its output goes to output.log in the run's folder."""
+
+    def __init__(self, command, kwargs, num_cpu, logger_kwargs):
+        self.command, self.kwargs, self.num_cpu = command, kwargs, num_cpu
+        self.name, self.seed, self.folder = logger_kwargs['exp_name'], kwargs['seed'], logger_kwargs['output_dir']
+        self.resume, self.overwrite = logger_kwargs.get('resume'), logger_kwargs.get('overwrite')
+        self.log = self.path('output.log')
+        self.process, self.started, self.seconds, self.error = None, 0, 0, None
+        self.begin, self.shown = 0, 0                       # where in the log this run begins, and is shown up to
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def rows(self):
+        """The rows of progress.txt, each a dict."""
+        try:
+            with open(self.path('progress.txt')) as file:
+                header, *rows = [line.rstrip('\n').split('\t') for line in file]
+        except (OSError, ValueError):
+            return []
+        return [dict(zip(header, row)) for row in rows]
+
+    def performance(self):
+        """The last test return, or training return where there are no tests."""
+        last = (self.rows() or [{}])[-1]
+        value = last.get('AverageTestEpRet') or last.get('AverageEpRet')
+        return f'{float(value):.4g}' if value else '-'
+
+    def finished(self):
+        """Nothing is left to do: all epochs are in progress.txt, the checkpoint was written after the last of them, and
+        the arguments are those of config.json. If in doubt, no: the run itself then finds out."""
+        try:
+            with open(self.path('config.json')) as file:
+                config = json.load(file)
+            complete = os.path.getmtime(self.path('state.npz')) >= os.path.getmtime(self.path('progress.txt'))
+        except (OSError, ValueError):
+            return False
+        now = dict(convert_json(self.kwargs), num_procs=self.num_cpu)
+        same = all(config[key] == now[key] for key in now if key in config and key != 'logger_kwargs')
+        return complete and same and len(self.rows()) >= self.kwargs.get('epochs', math.inf)
+
+    def start(self, jobs):
+        """Start the process. It finds the modules that this one finds, and shares the cores with its neighbours."""
+        os.makedirs(self.folder, exist_ok=True)
+        env = dict(os.environ, PYTHONUNBUFFERED='1', PYTHONPATH=os.pathsep.join(map(os.path.abspath, sys.path)))
+        if jobs > 1:
+            env.setdefault('OMP_NUM_THREADS', str(max(cpu_count('auto') // jobs, 1)))
+        with open(self.log, 'a' if self.resume else 'w') as log:
+            self.started, self.begin, self.shown = time.time(), log.tell(), log.tell()
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
+                                            preexec_fn=end_with_parent if sys.platform == 'linux' else None)
+
+    def ended(self):
+        """Has the process ended? If so, note how."""
+        status = self.process.poll()
+        if status:
+            self.error = self.last_error(status)
+        self.seconds = time.time() - self.started
+        return status is not None
+
+    def last_error(self, status):
+        """The last line that looks like an error's; mpirun may add lines of its own behind it."""
+        if status < 0:
+            return f'killed by signal {-status}'
+        with open(self.log, errors='replace') as log:
+            log.seek(self.begin)
+            lines = [line.strip() for line in log if line.strip()] or ['nothing printed']
+        errors = [line for line in lines if re.match(r'\S+: error: |[\w.]*(Error|Exception|Interrupt)\b', line)]
+        return errors[-1] if errors else f'exit status {status}, last line: {lines[-1]}'
+
+    def new_output(self):
+        """What the process has printed since the last call."""
+        with open(self.log, errors='replace') as log:
+            log.seek(self.shown)
+            text, self.shown = log.read(), log.tell()
+        return text
+
+    def stop(self):
+        """End the process, and an mpirun below it; kill it if it does not listen."""
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def check_folders(experiments):
+    """Refuse to start what would write into one folder twice."""
+    folders = [e.folder for e in experiments]
+    for e in experiments:
+        if folders.count(e.folder) > 1:
+            raise UserError(f'two variants would share the folder {e.folder}: tell them apart with --flag[shorthand]')
+        if os.path.exists(e.path('progress.txt')) and not (e.resume or e.overwrite):
+            raise UserError(f'{e.folder} already has a run: --resume continues it, --overwrite replaces it')
+
+
+def run_experiments(experiments, jobs=1):
+    """Run experiments, `jobs` at a time, and close with a table. With one at a time its output is shown as it comes.
+    One that fails does not stop the others; at the end ExperimentFailed is raised if any did."""
+    from tqdm import tqdm
+    waiting, running = [e for e in experiments if not (e.resume and e.finished())], []
+    bar = tqdm(total=len(experiments), unit='run', disable=not sys.stderr.isatty())
+    bar.update(len(experiments) - len(waiting))
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(waiting.pop(0))
+                running[-1].start(jobs)
+            time.sleep(0.05)
+            for e in list(running):
+                ended = e.ended()                           # asked first, so that the last output is shown too
+                if jobs == 1 and (text := e.new_output()):
+                    bar.write(text, end='')
+                    sys.stdout.flush()
+                if ended:
+                    running.remove(e)
+                    bar.update()
+                    bar.write(f'{e.name}, seed {e.seed}: {e.error or "finished"} ({e.seconds:.0f} s)')
+    finally:
+        for e in running:
+            e.stop()
+        bar.close()
+    if len(experiments) > 1:
+        print(table(experiments))
+    failed = [e.log for e in experiments if e.error]
+    if failed:
+        raise ExperimentFailed(f'{len(failed)} of {len(experiments)} runs failed: see {", ".join(failed)}')
+
+
+def table(experiments):
+    """What came out: one row per variant, with its seeds, the last performance of each, the time of all, and errors."""
+    rows = [('variant', 'seeds', 'performance', 'time', 'outcome')]
+    for name in dict.fromkeys(e.name for e in experiments):
+        group = [e for e in experiments if e.name == name]
+        errors = '; '.join(f'seed {e.seed} failed: {textwrap.shorten(e.error, 100)}' for e in group if e.error)
+        skipped = sum(e.process is None for e in group)
+        rows.append((name, ' '.join(str(e.seed) for e in group), ' '.join(e.performance() for e in group),
+                     f'{sum(e.seconds for e in group):.0f} s',
+                     errors or (f'finished ({skipped} skipped: finished before)' if skipped else 'finished')))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ['  '.join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    return '\n'.join(['', *lines])
+
+
+def call_experiment(exp_name, thunk, seed=0, num_cpu=1, data_dir=None, datestamp=False, **kwargs):
+    """Call thunk(seed=seed, logger_kwargs=..., **kwargs) in a process of its own, or with num_cpu > 1 in as many under
+    mpirun ('auto': one per core). If `env_name` is given, thunk gets an `env_fn` that makes that environment."""
+    kwargs, num_cpu = dict(kwargs, seed=seed), cpu_count(num_cpu)
+    logger_kwargs = {**setup_logger_kwargs(exp_name, seed, data_dir, datestamp), **kwargs.pop('logger_kwargs', {})}
+    print(f'Running {exp_name} with', json.dumps(convert_json(kwargs), indent=4, sort_keys=True))
+    command = pickled_command(thunk, kwargs, num_cpu, logger_kwargs)
+    experiments = [Experiment(command, kwargs, num_cpu, logger_kwargs)]
+    check_folders(experiments)
+    run_experiments(experiments)
+
+
+# ---- Grids
+
+class ExperimentGrid:
+    """All combinations of some values of some parameters, each run as an experiment."""
+
+    def __init__(self, name=''):
+        self.name, self.keys, self.vals, self.shorthands, self.in_names = name, [], [], [], []
+
+    def _default_shorthand(self, key):
+        """The first three letters of each part of a:b:c, without what is neither letter nor digit: ac_kwargs -> ac."""
+        return '-'.join(re.sub('[^A-Za-z0-9]', '', part[:3]) for part in key.split(':'))
+
+    def add(self, key, vals, shorthand=None, in_name=False):
+        """Add a parameter with its value or list of values. The key a:b:c means variant['a']['b']['c']. In names it is
+        called `shorthand`, and appears there if it has several values, or if in_name is set."""
+        self.keys.append(key)
+        self.vals.append(vals if isinstance(vals, list) else [vals])
+        self.shorthands.append(self._default_shorthand(key) if shorthand is None else shorthand)
+        self.in_names.append(in_name)
+
+    def _variants(self, keys, vals):
+        """All combinations, as flat dicts; the last key varies fastest."""
+        return [dict(zip(keys, combination)) for combination in itertools.product(*vals)]
+
+    def variants(self):
+        """All combinations, as dicts, nested where keys have colons."""
+        return [self._nest(flat) for flat in self._variants(self.keys, self.vals)]
+
+    def _nest(self, flat):
+        variant = {}
+        for key, value in flat.items():
+            *path, last = key.split(':')
+            place = functools.reduce(lambda node, part: node.setdefault(part, {}), path, variant)
+            if last in place or any(other.startswith(key + ':') for other in flat):
+                raise UserError(f'{key} has a value of its own and values for its parts')
+            place[last] = value
+        return variant
+
+    def value(self, variant, key):
+        """The value of the parameter a:b:c in a variant."""
+        return functools.reduce(lambda node, part: node[part], key.split(':'), variant)
+
+    def variant_name(self, variant):
+        """The grid's name and, for every parameter that varies, its shorthand and value. A parameter that is only ever
+        True or False is named where it is True; the seed never, so that seeds of one variant share a folder."""
+        name = self.name
+        for key, vals, shorthand, in_name in zip(self.keys, self.vals, self.shorthands, self.in_names):
+            if (len(vals) > 1 or in_name) and key != 'seed':
+                value = self.value(variant, key)
+                if not all(isinstance(v, bool) for v in vals):
+                    name += f'_{valid_str(shorthand)}{valid_str(value)}'
+                elif value:
+                    name += f'_{valid_str(shorthand)}'
+        return name.lstrip('_')
+
+    def print(self):
+        """Show what the grid is made of."""
+        variants = self.variants()
+        names = list(dict.fromkeys(self.variant_name(variant) for variant in variants))
+        print(f'Grid {self.name}: {len(variants)} runs of {len(names)} variants over')
+        for key, vals, shorthand in zip(self.keys, self.vals, self.shorthands):
+            print(f'    {key} [{shorthand}]: ' + '  '.join(str(convert_json(value)) for value in vals))
+        print('in the folders\n    ' + '\n    '.join(names) + '\n')
+
+    def run(self, thunk, num_cpu=1, data_dir=None, datestamp=False, jobs=1, command=None, **logger_options):
+        """Run every variant, `jobs` of them at a time, each with `num_cpu` processes.
+
+        thunk: the training function, or the name of a parameter whose values are training functions.
+        logger_options: resume (finished variants are skipped), overwrite, keep_all, tensorboard.
+        command(name, variant) gives a command to run instead of thunk. The command line uses that: its variants are
+        command lines of their own.
+        """
+        experiments, num_cpu = [], cpu_count(num_cpu)
+        datestamp = time.strftime(DATESTAMP) if datestamp is True else datestamp        # one moment for the whole grid
+        for variant in self.variants():
+            name, call = self.variant_name(variant), variant.pop(thunk) if isinstance(thunk, str) else thunk
+            kwargs = dict(variant, seed=variant.get('seed', 0))
+            logger_kwargs = dict(setup_logger_kwargs(name, kwargs['seed'], data_dir, datestamp), **logger_options)
+            argv = command(name, variant) if command else pickled_command(call, kwargs, num_cpu, logger_kwargs)
+            experiments.append(Experiment(argv, dict(default_arguments(call), **kwargs), num_cpu, logger_kwargs))
+        check_folders(experiments)
+        self.print()
+        run_experiments(experiments, jobs)
+
+
+# ---- Errors, and the command line
+
+@contextlib.contextmanager
+def one_line_errors(program, hint=''):
+    """Show a mistake of the user as one line, by process 0 alone, and exit with 2; with 1 when experiments failed, and
+    with 130 when interrupted (Ctrl-C, or a polite kill)."""
+    def leave(status, line):
+        if proc_id() == 0 and not (status == 130 and os.getenv('STARTED_BY_MPI_FORK')):     # whose parent says it
+            print(f'{program}: {" ".join(line.split())}', file=sys.stderr)
+        sys.exit(status)
+    with contextlib.suppress(ValueError):                   # only the main thread may say so
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except UserError as error:
+        leave(2, f'error: {error}')
+    except ExperimentFailed as error:
+        leave(1, str(error))
+    except KeyboardInterrupt:
+        leave(130, 'interrupted' + hint)
+
+
+def command_line(train_fn, argv=None):
+    """The command line of an algorithm file, made from its training function: see common/run.py."""
+    from common import run
+    run.command_line(train_fn, argv)
+
+
+if __name__ == '__main__':                                  # the other end of pickled_command
+    import cloudpickle
+    with one_line_errors('experiment'):
+        run_here(*cloudpickle.loads(zlib.decompress(base64.b64decode(sys.argv[1]))))

@@ -1,0 +1,211 @@
+"""Files that a run can be continued from, and that are safe to read: JSON and npz, never pickle.
+
+`convert_json` makes JSON of anything, for people to read. `save_tree` and `load_tree` keep nested containers of arrays
+and numbers exactly, for programs to go on from; `ReplayFiles` does the same for replay buffers, a part at a time.
+`atomic_write` is how every file of a run is replaced.
+"""
+import contextlib
+import functools
+import json
+import math
+import os
+import re
+import shutil
+import sys
+
+import numpy as np
+
+from common.mpi_tools import proc_id, scatter
+
+MAX_DEPTH = 10          # of convert_json: an environment among the arguments would be printed to its last screw
+
+
+@contextlib.contextmanager
+def atomic_write(path, mode='wb'):
+    """A new file that takes the place of `path` once it is complete: a kill leaves the old one or the new one."""
+    temporary = f'{path}.tmp'
+    try:
+        with open(temporary, mode, **({} if 'b' in mode else dict(encoding='utf-8', newline='\n'))) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def atomic_folder(path):
+    """A new folder that takes the place of `path` once it is complete.
+
+    No system replaces a folder in one step: a kill between the two renamings leaves the old one as `path`.old, where
+    `complete_folder` finds it.
+    """
+    new, old = f'{path}.tmp', f'{path}.old'
+    shutil.rmtree(new, ignore_errors=True)
+    yield new
+    if os.path.isdir(path):
+        shutil.rmtree(old, ignore_errors=True)
+        os.rename(path, old)
+    os.rename(new, path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def complete_folder(path):
+    """`path`, or where the folder is if `atomic_folder` was killed while it replaced it."""
+    path = os.path.normpath(path)
+    return f'{path}.old' if os.path.isdir(f'{path}.old') and not os.path.isdir(path) else path
+
+
+# %% JSON, for people
+def convert_json(obj, parents=()):
+    """The nearest thing to `obj` that JSON can hold; what it has no form for becomes a string that says what it was.
+
+    Functions and classes become their names, other objects {name of the class: attributes}. `parents` are the objects
+    that `obj` was reached through.
+    """
+    if obj is None or isinstance(obj, (bool, int, str)):
+        return obj
+    if isinstance(obj, float):
+        return float(obj) if math.isfinite(obj) else str(float(obj))      # JSON has no word for nan and inf
+    if any(obj is parent for parent in parents):
+        return f'<the {type(obj).__name__} that this is part of>'
+    if hasattr(obj, '__name__'):
+        return obj.__name__
+    if len(parents) == MAX_DEPTH:
+        return _describe(obj)
+
+    convert = functools.partial(convert_json, parents=(*parents, obj))
+    if isinstance(obj, dict):
+        return {key if isinstance(key, str) else str(convert(key)): convert(value) for key, value in obj.items()}
+    if isinstance(obj, (list, tuple)):
+        return [convert(item) for item in obj]
+    if isinstance(obj, (set, frozenset)):
+        return [convert(item) for item in sorted(obj, key=repr)]
+    if isinstance(obj, (np.generic, np.ndarray)) or _is_tensor(obj):
+        value = obj.tolist()
+        return _describe(obj) if type(value) is type(obj) else convert(value)
+    if isinstance(obj, functools.partial):
+        arguments = [*map(_describe, obj.args), *(f'{key}={_describe(value)}' for key, value in obj.keywords.items())]
+        return f'{_describe(obj.func)}({", ".join(arguments)})'
+    attributes = getattr(obj, '__dict__', None)
+    return {type(obj).__name__: convert(attributes)} if attributes else _describe(obj)
+
+
+def _describe(obj):
+    """A short string for `obj`, the same in every run: without the address in memory that a repr may end with."""
+    if hasattr(obj, '__name__'):
+        return obj.__name__
+    try:
+        return re.sub(r' at 0x[0-9a-fA-F]+', '', repr(obj))
+    except Exception:
+        return f'<{type(obj).__name__}>'
+
+
+# %% Trees, for programs
+def save_tree(path, tree):
+    """Save nested dicts, lists and tuples of arrays, tensors, numbers, strings and None as an npz file without objects.
+
+    Arrays among the leaves become its arrays '0', '1', ...; what holds them together is JSON, in its array 'tree'.
+    """
+    arrays = {}
+    text = json.dumps(_encode(tree, arrays, 'tree'))
+    with atomic_write(path) as file:
+        np.savez(file, tree=np.frombuffer(text.encode(), dtype=np.uint8), **arrays)
+
+
+def load_tree(path):
+    """What `save_tree` saved: equal, with the same types, and nothing in it can be code."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return _decode(json.loads(arrays['tree'].tobytes()), arrays)
+
+
+def _is_tensor(obj):
+    return 'torch' in sys.modules and isinstance(obj, sys.modules['torch'].Tensor)
+
+
+def _encode(node, arrays, where):
+    """`node` as JSON, where {'tuple': [...]} is a tuple, {'array': '3'} is arrays['3'], and so on; fills `arrays`."""
+    if isinstance(node, (np.generic, np.ndarray)) or _is_tensor(node):
+        kind = 'tensor' if _is_tensor(node) else 'array' if isinstance(node, np.ndarray) else 'scalar'
+        array = node.detach().cpu().numpy() if kind == 'tensor' else np.asarray(node)
+        if array.dtype.hasobject:
+            raise TypeError(f'{where} is an array of Python objects, which only pickle could save')
+        arrays[str(len(arrays))] = array
+        return {kind: str(len(arrays) - 1)}
+    if node is None or isinstance(node, (bool, int, float, str)):
+        return node
+    if isinstance(node, dict):
+        if not all(isinstance(key, (str, int)) for key in node):
+            raise TypeError(f'{where} has keys other than strings and integers')
+        return {'dict': [[key, _encode(value, arrays, f'{where}[{key!r}]')] for key, value in node.items()]}
+    if isinstance(node, (list, tuple)):
+        items = [_encode(item, arrays, f'{where}[{i}]') for i, item in enumerate(node)]
+        return {'tuple': items} if isinstance(node, tuple) else items
+    raise TypeError(f'{where} is of type {type(node).__name__}, which cannot be saved')
+
+
+def _decode(node, arrays):
+    """The inverse of `_encode`."""
+    if isinstance(node, list):
+        return [_decode(item, arrays) for item in node]
+    if not isinstance(node, dict):
+        return node
+    (kind, value), = node.items()
+    if kind == 'dict':
+        return {key: _decode(item, arrays) for key, item in value}
+    if kind == 'tuple':
+        return tuple(_decode(item, arrays) for item in value)
+    if kind == 'tensor':
+        import torch
+        return torch.from_numpy(arrays[value])
+    return arrays[value][()] if kind == 'scalar' else arrays[value]
+
+
+# %% Replay buffers
+class ReplayFiles:
+    """The replay buffers of all processes on disk: each time only the rows that are new, in a file of their own.
+
+    Row number i of a buffer, counted from its beginning, stands in data[i % len(data)]. So it is enough to know the
+    numbers of the rows in a file to put them back where they were, and to see when all of them have been overwritten.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.files = []             # of every file that is needed: its number, and where it ends in each process's rows
+        self.saved = 0              # how many rows of this process's buffer are in files
+
+    def new_rows(self, replay):
+        """This process's rows that no file has yet, and the number of the first."""
+        start = max(self.saved, replay.count - len(replay.data))
+        self.saved = replay.count
+        return start, replay.data[np.arange(start, replay.count) % len(replay.data)]
+
+    def write(self, parts, capacity):
+        """Process 0: save the `new_rows` of all processes."""
+        os.makedirs(self.folder, exist_ok=True)
+        number = self.files[-1]['number'] + 1 if self.files else 0
+        save_tree(self._path(number), parts)
+        ends = [start + len(rows) for start, rows in parts]
+        needed = [file for file in self.files if any(old > new - capacity for old, new in zip(file['ends'], ends))]
+        self.files = needed + [dict(number=number, ends=ends)]
+
+    def remove_others(self):
+        """Process 0: remove the files that are not needed, or that a kill left unfinished."""
+        needed = {os.path.basename(self._path(file['number'])) for file in self.files}
+        for name in os.listdir(self.folder) if os.path.isdir(self.folder) else []:
+            if re.fullmatch(r'\d+\.npz(\.tmp)?', name) and name not in needed:
+                os.remove(os.path.join(self.folder, name))
+
+    def read(self, replay):
+        """Fill every process's buffer as it was."""
+        for file in self.files:
+            start, rows = scatter(load_tree(self._path(file['number'])) if proc_id() == 0 else None)
+            replay.data[np.arange(start, start + len(rows)) % len(replay.data)] = rows
+            replay.count = self.saved = file['ends'][proc_id()]
+        replay.ptr, replay.size = replay.count % len(replay.data), min(replay.count, len(replay.data))
+
+    def _path(self, number):
+        return os.path.join(self.folder, f'{number}.npz')

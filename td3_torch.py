@@ -1,0 +1,307 @@
+"""Twin Delayed DDPG (TD3).
+
+The idea: DDPG's policy finds the errors of q and climbs them, so q is overestimated. Three changes mend that: there are
+two q's, learned alike, and the smaller one makes the target; the target's action is blurred with a little noise, so
+that a narrow peak of q is not worth climbing; and the policy and the targets move more seldom than q.
+
+The equations, in the names of the code:
+    next_act = pi_targ(next_obs) + clip(target_noise noise, -noise_clip, noise_clip),  in half-ranges, within the bounds
+    backup   = rew + gamma (1 - terminated) min( q1_targ(next_obs, next_act), q2_targ(next_obs, next_act) )
+    loss_q   = mean( (q1(obs, act) - backup)^2 ) + mean( (q2(obs, act) - backup)^2 )
+    loss_pi  = -mean( q1(obs, pi(obs)) ),                by the parameters of pi alone, every policy_delay updates
+    targets  : params_targ = polyak params_targ + (1 - polyak) params,  with the policy
+
+Paper: Fujimoto, van Hoof and Meger 2018, Addressing Function Approximation Error in Actor-Critic Methods,
+arXiv:1802.09477.
+
+Its neighbours: ddpg_torch.py is without the three changes, sac_torch.py has the two q's but a random policy with a
+bonus for its entropy, and td3_tf1.py is this file in TensorFlow-1 style.
+
+Run it:
+    python td3_torch.py --env Pendulum-v1 --epochs 5 --start_steps 1000
+    mpirun -np 2 python td3_torch.py --env HalfCheetah-v5 --seed 1
+"""
+# %% Imports
+import time
+from copy import deepcopy
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Adam
+
+from common.env_tools import make_env
+from common.logx import EpochLogger
+from common.mpi_pytorch import (get_state, init_weights, mpi_avg_grads, set_state, setup_pytorch_for_mpi, setup_saver,
+                                sync_params, zero_grads)
+from common.mpi_tools import num_procs, proc_id
+from common.numpy_mlp import numpy_mlp
+from common.run_utils import command_line
+
+
+# %% Networks
+def mlp(sizes, activation, output_activation=nn.Identity):
+    """A multilayer perceptron: (batch, ...) -> (batch, sizes[-1])."""
+    layers = [nn.Flatten()]
+    for n_in, n_out in zip(sizes[:-2], sizes[1:-1]):
+        layers += [nn.Linear(n_in, n_out), activation()]
+    return nn.Sequential(*layers, nn.Linear(*sizes[-2:]), output_activation())
+
+
+class MLPActor(nn.Module):
+    """A deterministic policy: tanh brings every dimension of the action between its own bounds."""
+    def __init__(self, obs_dim, act_dim, hidden_sizes, activation, low, high):
+        super().__init__()
+        self.net = mlp([obs_dim, *hidden_sizes, act_dim], activation)
+        self.register_buffer('center', torch.as_tensor((high + low) / 2))
+        self.register_buffer('half_range', torch.as_tensor((high - low) / 2))
+
+    def forward(self, obs):
+        return self.center + self.half_range * torch.tanh(self.net(obs))        # (batch, act_dim)
+
+
+class MLPQFunction(nn.Module):
+    """The value of an action in an observation, under the policy."""
+    def __init__(self, obs_dim, act_dim, hidden_sizes, activation):
+        super().__init__()
+        self.q = mlp([obs_dim + act_dim, *hidden_sizes, 1], activation)
+
+    def forward(self, obs, act):
+        return self.q(torch.cat([obs.flatten(1), act], dim=-1)).squeeze(-1)     # squeeze: (batch,), as rew is
+
+
+class MLPActorCritic(nn.Module):
+    """Policy and action values. One of your own (a CNN, say) has pi(obs), q1(obs, act), q2, act(obs, deterministic)."""
+    def __init__(self, observation_space, action_space, hidden_sizes=(256, 256), activation=nn.ReLU):
+        super().__init__()
+        obs_dim, act_dim = int(np.prod(observation_space.shape)), action_space.shape[0]
+        low, high = action_space.low, action_space.high
+        self.pi = MLPActor(obs_dim, act_dim, hidden_sizes, activation, low, high)
+        self.q1 = MLPQFunction(obs_dim, act_dim, hidden_sizes, activation)
+        self.q2 = MLPQFunction(obs_dim, act_dim, hidden_sizes, activation)
+        self.activation = activation
+
+    def policy(self):
+        """act(obs, noise) for one observation, in numpy on the parameters' own memory."""
+        net = numpy_mlp([p.detach().numpy() for p in self.pi.net.parameters()], self.activation)
+        center, half_range = self.pi.center.numpy(), self.pi.half_range.numpy()
+        return lambda obs: center + half_range * np.tanh(net(obs))
+
+    def act(self, obs, deterministic=False):
+        """The action for one observation; this policy is always deterministic."""
+        return self.policy()(np.asarray(obs, dtype=np.float32))
+
+
+# %% Buffer
+class ReplayBuffer:
+    """The latest experience of one process. A transition is one row of one array, so that one index draws a batch."""
+    def __init__(self, obs_shape, act_dim, size):
+        self.obs_shape, obs_dim = obs_shape, int(np.prod(obs_shape))
+        self.cuts = np.cumsum([obs_dim, act_dim, 1, obs_dim])
+        self.data = np.zeros((size, self.cuts[-1] + 1), dtype=np.float32)
+        self.ptr, self.size, self.count = 0, 0, 0                       # the next row, rows filled, rows ever stored
+
+    def store(self, obs, act, rew, next_obs, terminated):
+        """Keep one transition, in place of the oldest when the buffer is full."""
+        row, (obs_end, act_end, rew_end, next_obs_end) = self.data[self.ptr], self.cuts
+        row[:obs_end], row[obs_end:act_end], row[act_end] = obs.reshape(-1), act, rew
+        row[rew_end:next_obs_end], row[next_obs_end] = next_obs.reshape(-1), terminated
+        self.ptr = (self.ptr + 1) % len(self.data)
+        self.size, self.count = min(self.size + 1, len(self.data)), self.count + 1
+
+    def sample_batch(self, rng, batch_size):
+        """Transitions drawn with replacement."""
+        rows = self.data[rng.integers(self.size, size=batch_size)]
+        obs, act, rew, next_obs, terminated = np.split(rows, self.cuts, axis=1)
+        obs, next_obs = obs.reshape(-1, *self.obs_shape), next_obs.reshape(-1, *self.obs_shape)
+        return dict(obs=obs, act=act, rew=rew[:, 0], next_obs=next_obs, terminated=terminated[:, 0])
+
+
+# %% Losses
+def smooth_action(act, noise, target_noise, noise_clip, low, high):
+    """next_act = act + clip(target_noise noise, -noise_clip, noise_clip), in half-ranges, within the bounds"""
+    noise = torch.clamp(target_noise * noise, -noise_clip, noise_clip) * (high - low) / 2
+    return torch.clamp(act + noise, low, high)
+
+
+def compute_backup(rew, terminated, next_q, gamma):
+    """backup = rew + gamma (1 - terminated) next_q: termination ends the future, truncation does not."""
+    return rew + gamma * (1 - terminated) * next_q
+
+
+def compute_loss_q(q1, q2, backup):
+    """loss_q = mean( (q1(obs, act) - backup)^2 ) + mean( (q2(obs, act) - backup)^2 )"""
+    return ((q1 - backup)**2).mean() + ((q2 - backup)**2).mean()
+
+
+def compute_loss_pi(q_pi):
+    """loss_pi = -mean( q1(obs, pi(obs)) )"""
+    return -q_pi.mean()
+
+
+# %% Update
+class Agent:
+    """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
+    columns_with_spread, columns = ['Q1Vals', 'Q2Vals'], ['LossPi', 'LossQ']
+    noises = 1                                                  # noise arrays, (batch, act_dim), for an update
+    saved = 'ac', 'ac_targ', 'pi_optimizer', 'q_optimizer'
+
+    def __init__(self, env, rng, args):
+        setup_pytorch_for_mpi()
+        torch.manual_seed(rng.integers(2**31))                  # for networks of your own: ours draw from rng alone
+        self.ac = args.actor_critic(env.observation_space, env.action_space, **args.ac_kwargs)
+        self.args, self.policy = args, None
+        if isinstance(self.ac, MLPActorCritic):
+            init_weights(self.ac, rng)
+            self.policy = self.ac.policy()
+        sync_params(self.ac)
+        self.ac_targ = deepcopy(self.ac).requires_grad_(False)
+        self.pi, self.q = self.ac.pi, nn.ModuleList([self.ac.q1, self.ac.q2])
+        self.pi_optimizer = Adam(self.pi.parameters(), lr=args.pi_lr, fused=True)
+        self.q_optimizer = Adam(self.q.parameters(), lr=args.q_lr, fused=True)
+        self.low, self.high = env.action_space.low, env.action_space.high
+        self.updates = 0
+
+    def act(self, obs, noise=None):
+        """An action for one observation: the policy's and, if there is noise, act_noise half-ranges of it."""
+        act = self.policy(obs) if self.policy else self.ac.act(torch.as_tensor(obs), deterministic=True)
+        if noise is not None:
+            act = np.clip(act + self.args.act_noise * (self.high - self.low) / 2 * noise, self.low, self.high)
+        return act
+
+    def update(self, batch, noise):
+        """One step of the q's and, at times, of the policy and the targets; returns what is logged about it."""
+        self.updates += 1
+        obs, act, rew, next_obs, terminated = [torch.as_tensor(array) for array in batch.values()]
+        low, high, noise = torch.as_tensor(self.low), torch.as_tensor(self.high), torch.as_tensor(noise[0])
+
+        with torch.no_grad():
+            next_act = self.ac_targ.pi(next_obs)
+            next_act = smooth_action(next_act, noise, self.args.target_noise, self.args.noise_clip, low, high)
+            next_q = torch.min(self.ac_targ.q1(next_obs, next_act), self.ac_targ.q2(next_obs, next_act))
+            backup = compute_backup(rew, terminated, next_q, self.args.gamma)
+        q1, q2 = self.ac.q1(obs, act), self.ac.q2(obs, act)
+        loss_q = compute_loss_q(q1, q2, backup)
+        zero_grads(self.q)                                      # optimizer.zero_grad() would give up the flat buffer
+        loss_q.backward()
+        mpi_avg_grads(self.q)
+        self.q_optimizer.step()
+        metrics = dict(Q1Vals=q1.detach().numpy(), Q2Vals=q2.detach().numpy(), LossQ=loss_q.item())
+        if self.updates % self.args.policy_delay:
+            return metrics
+
+        loss_pi = compute_loss_pi(self.ac.q1(obs, self.ac.pi(obs)))
+        zero_grads(self.pi)
+        loss_pi.backward(inputs=list(self.pi.parameters()))     # q is frozen: no gradient for it is even computed
+        mpi_avg_grads(self.pi)
+        self.pi_optimizer.step()
+
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.ac_targ.parameters()), list(self.ac.parameters()), 1 - self.args.polyak)
+        return dict(metrics, LossPi=loss_pi.item())
+
+
+# %% Evaluation
+def test_agent(agent, test_env, logger, num_test_episodes, max_ep_len):
+    """Test episodes with the deterministic policy, shared out among the processes."""
+    for _ in range(proc_id(), num_test_episodes, num_procs()):
+        (obs, _), ep_ret, ep_len, ended = test_env.reset(), 0, 0, False
+        while not ended:
+            obs, rew, terminated, truncated, _ = test_env.step(agent.act(obs))
+            ep_ret, ep_len = ep_ret + rew, ep_len + 1
+            ended = terminated or truncated or ep_len == max_ep_len
+        logger.store(TestEpRet=ep_ret, TestEpLen=ep_len)
+
+
+# %% Training
+def td3(
+    env_fn,                             # function without arguments that makes the environment
+    actor_critic=MLPActorCritic,        # the networks, made from (observation_space, action_space, **ac_kwargs)
+    ac_kwargs=dict(),                   # its keyword arguments: hidden_sizes, activation
+    seed=0,                             # of all random numbers; every process adds 10000 times its number
+    steps_per_epoch=4000,               # environment steps in an epoch, of all processes together
+    epochs=100,                         # epochs; each ends with test episodes
+    replay_size=int(1e6),               # transitions kept for replay, of all processes together
+    gamma=0.99,                         # discount of the future, per step
+    polyak=0.995,                       # how much of the target networks stays at each update
+    pi_lr=1e-3,                         # learning rate of the policy
+    q_lr=1e-3,                          # learning rate of q
+    batch_size=100,                     # transitions in an update, shared out among the processes
+    start_steps=10000,                  # steps with uniformly random actions before the policy acts
+    update_after=1000,                  # steps before the first update
+    update_every=50,                    # steps from one group of updates to the next; there is one update for each step
+    act_noise=0.1,                      # standard deviation of the exploration noise, in half-ranges of the action
+    target_noise=0.2,                   # standard deviation of the noise on the target's action, in half-ranges
+    noise_clip=0.5,                     # limit of that noise, in half-ranges
+    policy_delay=2,                     # updates of q to one of the policy and the targets
+    num_test_episodes=10,               # test episodes at the end of an epoch
+    max_ep_len=1000,                    # longest episode; a longer one is truncated
+    logger_kwargs=dict(),               # arguments of EpochLogger: where the results go
+    save_freq=1,                        # epochs from one saved model and checkpoint to the next
+):
+    """Train; the arguments are the command line's flags."""
+    args = SimpleNamespace(**locals())
+    seed += 10000 * proc_id()
+    rng = np.random.default_rng(seed)
+    env, test_env = (make_env(env_fn, discrete_actions=False) for _ in range(2))
+    env.action_space.seed(seed)
+    agent = Agent(env, rng, args)
+    local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
+    act_dim = env.action_space.shape[0]
+    buf = ReplayBuffer(env.observation_space.shape, act_dim, replay_size // num_procs())
+    logger = EpochLogger(**logger_kwargs)
+    logger.save_config(vars(args))
+    setup_saver(agent, logger)
+
+    test_env.reset(seed=seed + 5000)
+    (obs, _), ep_ret, ep_len, start_epoch = env.reset(seed=seed), 0, 0, 0
+    saved = logger.load_state(replay=buf)               # None, except for a run that is resumed
+    if saved:
+        set_state(agent, rng, saved)
+        test_env.set_state(saved['test_env'])
+        obs, (ep_ret, ep_len, agent.updates, start_epoch) = env.set_state(saved['env']), saved['counters']
+
+    for epoch in range(start_epoch, epochs):
+        for t in logger.progress(local_steps, epoch, epochs):
+            steps = (epoch * local_steps + t + 1) * num_procs()             # of all processes, this one included
+            if steps > start_steps:
+                act = agent.act(obs, rng.standard_normal(act_dim, dtype=np.float32))
+            else:
+                act = rng.uniform(env.action_space.low, env.action_space.high).astype(np.float32)
+            next_obs, rew, terminated, truncated, _ = env.step(act)
+            buf.store(obs, act, rew, next_obs, terminated)
+            obs, ep_ret, ep_len = next_obs, ep_ret + rew, ep_len + 1
+
+            if terminated or truncated or ep_len == max_ep_len:
+                logger.store(EpRet=ep_ret, EpLen=ep_len)
+                (obs, _), ep_ret, ep_len = env.reset(), 0, 0
+
+            while agent.updates < steps // update_every * update_every - update_after:
+                noise = rng.standard_normal((agent.noises, local_batch, act_dim), dtype=np.float32)
+                logger.store(**agent.update(buf.sample_batch(rng, local_batch), noise))
+
+        test_agent(agent, test_env, logger, num_test_episodes, max_ep_len)
+
+        logger.log_tabular('Epoch', epoch)
+        logger.log_tabular('EpRet', with_min_and_max=True)
+        logger.log_tabular('TestEpRet', with_min_and_max=True)
+        logger.log_tabular('EpLen', average_only=True)
+        logger.log_tabular('TestEpLen', average_only=True)
+        logger.log_tabular('TotalEnvInteracts', steps)
+        for key in agent.columns_with_spread:
+            logger.log_tabular(key, with_min_and_max=True)
+        for key in agent.columns:
+            logger.log_tabular(key, average_only=True)
+        logger.log_tabular('Time', time.time() - logger.start_time)
+        logger.dump_tabular()
+        if epoch % save_freq == 0 or epoch == epochs - 1:
+            state = dict(get_state(agent, rng), env=env.get_state(), test_env=test_env.get_state(),
+                         counters=(ep_ret, ep_len, agent.updates, epoch + 1))
+            logger.save_state(state, itr=epoch, replay=buf)
+    return agent
+
+
+# %% Command line
+if __name__ == '__main__':
+    command_line(td3)

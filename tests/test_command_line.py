@@ -1,0 +1,383 @@
+"""The command line of an algorithm file: what it takes, what it refuses and how, and what it shows."""
+import functools
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from torch import nn
+
+import ppo_torch
+from common import run
+from common.mpi_tools import UserError
+from common.run_utils import command_line, default_arguments
+
+ROOT = Path(__file__).parent.parent
+ENV = dict(os.environ, PYTHONPATH=str(ROOT))
+CARTPOLE = '--env CartPole-v1 '
+
+
+class Networks:
+    def __init__(self, observation_space, action_space, hidden_sizes=(64, 64), activation=nn.Tanh, output=None):
+        pass
+
+
+def train(
+    env_fn,                     # makes the environment
+    actor_critic=Networks,      # the networks
+    ac_kwargs=dict(),           # their arguments
+    seed=0,                     # of all random numbers
+    steps_per_epoch=4000,       # steps of all processes (a comma, and a bracket, are no
+                                # trouble; nor is a second line)
+    epochs=50,                  # epochs
+    gamma=0.99,                 # discount
+    alpha=0.2,                  # temperature, or 'auto' to have it tuned
+    algo='trpo',                # 'trpo' or 'npg'
+    size=int(1e6),              # a large whole number
+    shape=dict(a=(1, 2)),       # not a flag's kind, but its brackets must not confuse
+    normalize=False,            # a switch
+    on=True,                    # another
+    logger_kwargs=dict(),       # where results go
+):
+    train.called = dict(locals())
+
+
+def called(line):
+    """What the command line makes train be called with."""
+    train.called = None
+    command_line(train, line.split())
+    return train.called
+
+
+def refused(capsys, function, line, status=2):
+    """The line with which a command line is refused. It must be one line, and nothing may have been created."""
+    with pytest.raises(SystemExit) as stop:
+        command_line(function, line.split())
+    told = capsys.readouterr()
+    assert stop.value.code == status and told.out == '' and told.err.count('\n') == 1, told
+    assert os.listdir() == []
+    name, _, message = told.err.strip().partition(': ')
+    assert name == Path(inspect.getsourcefile(function)).name
+    return message
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+# ---- What is refused
+
+@pytest.mark.parametrize('line, message', [
+    ('', 'error: which environment?'),
+    ('--epochs 3', 'error: which environment?'),
+    ('CartPole-v1', 'error: expected a flag such as --env before CartPole-v1'),
+    ('--env', 'error: --env needs a value: a name'),
+    ('--env CartPol-v1', 'error: unknown environment CartPol-v1 (nearest: CartPole-v1, '),
+    ('--env cartpole-v1', 'error: unknown environment cartpole-v1 (nearest: CartPole-v1, '),
+    ('--env CartPole-v1 Pendulun-v1', 'error: unknown environment Pendulun-v1 (nearest: Pendulum-v1'),
+    ('--env Zzzzzzz-v9', 'error: unknown environment Zzzzzzz-v9'),
+    ('--env no_such_module:Env-v0', "error: environment no_such_module:Env-v0: No module named 'no_such_module'"),
+    ('--env Pendulum-v0', 'error: environment Pendulum-v0: '),                          # once there was one
+    (CARTPOLE + '--epoch 3', 'error: unknown flag --epoch (nearest: --epochs); --help shows them all'),
+    (CARTPOLE + '-epochs 3', 'error: unknown flag -epochs (nearest: --epochs); --help'),
+    (CARTPOLE + '--actor_critic x', 'error: unknown flag --actor_critic'),
+    (CARTPOLE + '--logger_kwargs x', 'error: unknown flag --logger_kwargs'),
+    (CARTPOLE + '--gamma abc', 'error: --gamma abc: expected a number'),
+    (CARTPOLE + '--gamma 1.5', 'error: --gamma 1.5: expected a number, from 0 to 1'),
+    (CARTPOLE + '--gamma -0.1', 'error: --gamma -0.1: expected a number, from 0 to 1'),
+    (CARTPOLE + '--gamma 1e999', 'error: --gamma 1e999: expected a number'),
+    (CARTPOLE + '--gamma True', 'error: --gamma True: expected a number'),
+    (CARTPOLE + '--gamma 0.9 x', 'error: --gamma x: expected a number'),
+    (CARTPOLE + '--gamma __import__("os").getpid()', 'error: --gamma __import__("os").getpid(): expected a number'),
+    (CARTPOLE + '--pi_lr -1', 'error: --pi_lr -1: expected a number, at least 0'),
+    (CARTPOLE + '--epochs 2.5', 'error: --epochs 2.5: expected a whole number'),
+    (CARTPOLE + '--epochs -1', 'error: --epochs -1: expected a whole number, at least 1'),
+    (CARTPOLE + '--epochs 0', 'error: --epochs 0: expected a whole number, at least 1'),
+    (CARTPOLE + '--seed', 'error: --seed needs a value: a whole number'),
+    (CARTPOLE + '--seed -1', 'error: --seed -1: expected a whole number, at least 0'),
+    (CARTPOLE + '--seed 1 --seed 2', 'error: --seed is given twice; all values stand behind one flag'),
+    (CARTPOLE + '--env_name CartPole-v0', 'error: --env or --env_name is given twice'),
+    (CARTPOLE + '--seed 1 2 1', 'error: --seed: 1 is given twice'),
+    (CARTPOLE + '--cpu 0', "error: --cpu 0: expected a whole number or 'auto', at least 1"),
+    (CARTPOLE + '--cpu all', "error: --cpu all: expected a whole number or 'auto'"),
+    (CARTPOLE + '--cpu 1 2', 'error: --cpu takes one value, not 2'),
+    (CARTPOLE + '--jobs 0', 'error: --jobs 0: expected a whole number, at least 1'),
+    (CARTPOLE + '--hid x', 'error: --hid x: expected layer sizes such as [64,64]'),
+    (CARTPOLE + '--hid 64 64', 'error: --hid 64: expected layer sizes such as [64,64]'),        # not a grid by accident
+    (CARTPOLE + '--hid [64,0]', 'error: --hid [64,0]: expected layer sizes'),
+    (CARTPOLE + '--hid []', 'error: --hid []: expected layer sizes'),
+    (CARTPOLE + '--act rleu', 'error: --act rleu: no activation of that name (nearest: relu, '),
+    (CARTPOLE + '--act nn.Linear', 'error: --act nn.Linear: no activation of that name'),
+    (CARTPOLE + '--act relu nn.ReLU', 'error: --act: nn.ReLU is given twice'),
+    (CARTPOLE + '--resume maybe', 'error: --resume maybe: expected true or false'),
+    (CARTPOLE + '--resume --overwrite', 'error: --resume continues a run and --overwrite replaces it'),
+    (CARTPOLE + '--resume --datestamp', 'error: --resume needs the date and time in the name of the run'),
+    (CARTPOLE + '--exp_name a/b', 'error: --exp_name a/b: expected a name, not a path'),
+    (CARTPOLE + '--cpu 3 --steps_per_epoch 2 --seed 0 1', 'error: --steps_per_epoch 2 is too few for 3 processes'),
+])
+def test_bad_input(capsys, line, message):
+    assert refused(capsys, ppo_torch.ppo, line).startswith(message)
+
+
+def test_bad_choice(capsys):
+    assert refused(capsys, train, CARTPOLE + '--algo trp') == "error: --algo trp: expected 'trpo' or 'npg'"
+    assert refused(capsys, train, CARTPOLE + '--alpha auo') == "error: --alpha auo: expected a number or 'auto'"
+
+
+class DictEnv(gym.Env):
+    observation_space = gym.spaces.Dict(a=gym.spaces.Box(-1, 1, (2,)))
+    action_space = gym.spaces.Discrete(2)
+
+
+def test_environments_that_do_not_fit(capsys):
+    gym.register('DictObs-v0', DictEnv)
+    try:
+        message = refused(capsys, ppo_torch.ppo, '--env DictObs-v0')
+        assert message.startswith('error: environment DictObs-v0: observations of type Dict are not supported')
+    finally:
+        del gym.registry['DictObs-v0']
+
+    def off_policy(env_fn, replay_size=1000, logger_kwargs=dict()):
+        raise AssertionError('must not be called')
+    message = refused(capsys, off_policy, CARTPOLE)
+    assert message.startswith('error: environment CartPole-v1: actions of type Discrete are not supported here')
+
+
+def test_mpirun_and_processes_of_their_own(capsys, monkeypatch):
+    monkeypatch.setenv('PMI_SIZE', '4')
+    for line in ('--seed 0 1', '--cpu 2', '--print_commands'):
+        assert refused(capsys, train, CARTPOLE + line).startswith('error: a grid, and --cpu, start processes of their')
+    assert called(CARTPOLE)
+
+
+def test_errors_of_the_run_itself(capsys):
+    def mistaken(env_fn, logger_kwargs=dict()):
+        raise UserError('two\nlines')
+
+    def interrupted(env_fn, logger_kwargs=dict()):
+        raise KeyboardInterrupt
+
+    def broken(env_fn, logger_kwargs=dict()):
+        raise ZeroDivisionError
+    assert refused(capsys, mistaken, CARTPOLE) == 'error: two lines'
+    assert refused(capsys, interrupted, CARTPOLE, status=130).startswith('interrupted; the same command with --resume')
+    with pytest.raises(ZeroDivisionError):              # a bug keeps its traceback
+        command_line(broken, CARTPOLE.split())
+
+
+def test_one_line_from_the_script_itself():
+    command = [sys.executable, ROOT / 'ppo_torch.py', '--env', 'CartPol-v1']
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count('\n')) == (2, '', 1)
+    assert done.stderr.startswith('ppo_torch.py: error: unknown environment CartPol-v1') and os.listdir() == []
+
+
+TOY = '''
+"""A toy: trains nothing, in no time."""
+from common.mpi_tools import num_procs, proc_id
+from common.run_utils import command_line
+
+
+def toy(env_fn, seed=0, steps_per_epoch=4, logger_kwargs=dict()):
+    if proc_id() == 0:
+        print('processes', num_procs())
+
+
+if __name__ == '__main__':
+    command_line(toy)
+'''
+
+
+def test_processes():
+    pytest.importorskip('mpi4py')
+    Path('toy.py').write_text(TOY)
+    mpirun = [Path(sys.executable).parent / 'mpirun', '-np', '3']
+    toy = [sys.executable, 'toy.py', *CARTPOLE.split()]
+
+    def result(*command):
+        done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout.split('\n')[0], done.stderr
+    assert result(*toy) == (0, 'processes 1', '')
+    assert result(*toy, '--cpu', '2') == (0, 'processes 2', '')
+    assert result(*mpirun, *toy) == (0, 'processes 3', '')
+    too_few = 'toy.py: error: --steps_per_epoch 2 is too few for {} processes: they share it\n'
+    assert result(*mpirun, *toy, '--steps_per_epoch', '2') == (2, '', too_few.format(3))
+    assert result(*toy, '--cpu', '4', '--steps_per_epoch', '2') == (2, '', too_few.format(4))
+    unknown = 'toy.py: error: unknown flag --epoch; --help shows them all\n'
+    assert result(*mpirun, *toy, '--epoch', '2') == (2, '', unknown)
+    assert os.listdir() == ['toy.py']
+
+
+# ---- What is understood
+
+@pytest.mark.parametrize('line, key, value', [
+    ('', 'seed', None),                                                                 # left to the function
+    ('--seed 3', 'seed', 3),
+    ('--seed=3', 'seed', 3),
+    ('--gamma 1', 'gamma', 1.0),
+    ('--gamma 9e-1', 'gamma', 0.9),
+    ('--size 1e3', 'size', 1000),
+    ('--alpha 0.5', 'alpha', 0.5),
+    ('--alpha auto', 'alpha', 'auto'),
+    ('--algo npg', 'algo', 'npg'),
+    ('--normalize', 'normalize', True),
+    ('--normalize true', 'normalize', True),
+    ('--on False', 'on', False),
+    ('--hid 32,16', 'ac_kwargs', dict(hidden_sizes=(32, 16))),
+    ('--hid [32]', 'ac_kwargs', dict(hidden_sizes=[32])),
+    ('--ac_kwargs:hidden_sizes [32]', 'ac_kwargs', dict(hidden_sizes=[32])),
+    ('--act relu', 'ac_kwargs', dict(activation=nn.ReLU)),
+    ('--act nn.ELU', 'ac_kwargs', dict(activation=nn.ELU)),
+    ('--act torch.nn.LeakyReLU --hid 8,8', 'ac_kwargs', dict(activation=nn.LeakyReLU, hidden_sizes=(8, 8))),
+])
+def test_values(line, key, value):
+    found = called(CARTPOLE + line).get(key)
+    default = inspect.signature(train).parameters[key].default
+    assert found == (default if value is None else value) and type(found) is type(default if value is None else value)
+
+
+def test_activations_of_tensorflow():
+    """A file with `tf` gets functions of tf.nn."""
+    class tf:
+        class nn:
+            relu, leaky_relu, linear = np.abs, np.sin, np.cos
+    names = dict(train.__globals__, tf=tf)
+    assert run.activation_names(type(train)(train.__code__, names)) == dict(relu=np.abs, leakyrelu=np.sin)
+
+
+def test_what_the_function_gets():
+    found = called(CARTPOLE + '--exp_name mine --seed 7 --data_dir here --keep_all --resume')
+    assert isinstance(found['env_fn'], functools.partial) and found['env_fn'].args == ('CartPole-v1',)
+    assert found['env_fn']().spec.id == 'CartPole-v1'
+    assert found['logger_kwargs'] == dict(
+        output_dir='here/mine/mine_s7', exp_name='mine', resume=True, overwrite=False, keep_all=True,
+        tensorboard=False, config=dict(env_name='CartPole-v1', algo='test_command_line'))
+    assert called(CARTPOLE)['logger_kwargs']['output_dir'] == 'data/test_command_line/test_command_line_s0'
+
+
+def test_short_flags():
+    long = '--env_name CartPole-v1 --ac_kwargs:hidden_sizes [8] --ac_kwargs:activation elu --num_cpu 1 --datestamp'
+    found = [called(line) for line in (long, '--env CartPole-v1 --hid [8] --act elu --cpu 1 --dt')]
+    for kwargs in found:
+        stamped = kwargs.pop('logger_kwargs')['output_dir']
+        assert re.fullmatch(r'data/(\d{4}-\d\d-\d\d)_(\w+)/\1_\d\d-\d\d-\d\d-\2_s0', stamped)
+        assert kwargs.pop('env_fn').args == ('CartPole-v1',)
+    assert found[0] == found[1]
+
+
+def test_datestamp_of_an_earlier_run():
+    folder = called(CARTPOLE + '--exp_name e --resume --datestamp 2030-01-31_12-00-00')['logger_kwargs']['output_dir']
+    assert folder == 'data/2030-01-31_e/2030-01-31_12-00-00-e_s0'
+
+
+def test_environment_from_a_module(monkeypatch):
+    Path('my_envs.py').write_text("import gymnasium as gym\n"
+                                  "gym.register('Mine-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n")
+    monkeypatch.syspath_prepend(os.getcwd())
+    assert called('--env my_envs:Mine-v0')['env_fn']().spec.id == 'Mine-v0'
+    del gym.registry['Mine-v0']
+
+
+def test_every_argument_is_a_flag():
+    flags = [flag.name for group in run.all_flags(ppo_torch.ppo).values() for flag in group]
+    arguments = set(inspect.signature(ppo_torch.ppo).parameters)
+    assert set(flags) & arguments == arguments - {'env_fn', 'actor_critic', 'ac_kwargs', 'logger_kwargs'}
+    assert set(flags) - arguments == {
+        'env_name', 'ac_kwargs:hidden_sizes', 'ac_kwargs:activation', 'num_cpu', 'exp_name', 'data_dir', 'datestamp',
+        'resume', 'overwrite', 'keep_all', 'tensorboard', 'jobs', 'print_commands'}
+    assert len(flags) == len(set(flags))
+
+
+# ---- Help
+
+def test_comments_behind_arguments():
+    found = run.comments(train)
+    assert found['env_fn'] == 'makes the environment' and found['logger_kwargs'] == 'where results go'
+    assert found['steps_per_epoch'] == ('steps of all processes (a comma, and a bracket, are no trouble; '
+                                        'nor is a second line)')
+    assert set(found) == set(inspect.signature(train).parameters)
+
+
+def test_help_page(capsys):
+    command_line(ppo_torch.ppo, ['--env', 'CartPole-v1', '--help'])
+    page = capsys.readouterr().out
+    words = ' '.join(page.split())
+    assert ' '.join(ppo_torch.__doc__.split()) in words and os.listdir() == []
+    comments = run.comments(ppo_torch.ppo)
+    for name, default in default_arguments(ppo_torch.ppo).items():
+        if name not in run.NO_FLAGS:
+            assert comments[name] and f' --{name} {comments[name]} (default: {default})' in words
+    for told in ('--hid, --ac_kwargs:hidden_sizes sizes of the hidden layers (default: [64,64])', '(default: Tanh)',
+                 "--cpu, --num_cpu MPI processes of a run, or 'auto' for one per core (default: 1)",
+                 '--overwrite replace the run that is in the folder --keep_all', '--env, --env_name environment, by'):
+        assert told in words
+    equations = ppo_torch.__doc__.split('\n')
+    assert max(len(line) for line in page.split('\n') if line not in equations) <= 100
+
+
+def test_examples_on_the_help_page_are_right(capsys):
+    command_line(train, ['-h'])
+    examples = re.findall(r'^  python test_command_line.py (.*)$', capsys.readouterr().out, flags=re.M)
+    assert len(examples) == 4
+    for example in examples:
+        run.parse_args(example.split(), train)
+
+
+# ---- python -m common.run
+
+def common_run(line):
+    command = [sys.executable, '-m', 'common.run', *line.split()]
+    return subprocess.run(command, env=ENV, capture_output=True, text=True)
+
+
+def test_overview():
+    pages = [common_run(line).stdout for line in ('', 'help', '--help')]
+    assert pages[0] == pages[1] == pages[2] and 'ppo_torch     Proximal Policy Optimization' in pages[0]
+    for name in ['plot', 'test_policy', *(path.stem for path in ROOT.glob('*_torch.py'))]:
+        assert f'\n  {name} ' in pages[0]
+
+
+def test_algorithm_by_name(monkeypatch, capsys):
+    done = common_run('ppo --env CartPol-v1')
+    assert done.returncode == 2 and done.stderr.startswith('ppo_torch.py: error: unknown environment CartPol-v1')
+
+    monkeypatch.setattr(run, 'ROOT', Path.cwd())
+    monkeypatch.setattr(sys, 'argv', [])
+    Path('toy_torch.py').write_text(TOY)
+    Path('toy_tf1.py').write_text(TOY.replace('processes', 'twin'))
+    for name, printed in [('toy', 'processes 1'), ('toy_torch', 'processes 1'), ('toy_tf1', 'twin 1')]:
+        run.main([name, *CARTPOLE.split()])
+        assert capsys.readouterr().out.startswith(printed)
+
+
+@pytest.mark.parametrize('line, message', [
+    ('pppo', 'unknown command pppo (nearest: '),
+    ('ppo_toch --env x', 'unknown command ppo_toch (nearest: ppo_torch'),
+    ('plt', 'unknown command plt (nearest: plot'),
+    ('xyzxyz', 'unknown command xyzxyz, there are '),
+])
+def test_misspelt_command(capsys, line, message):
+    with pytest.raises(SystemExit) as stop:
+        run.main(line.split())
+    told = capsys.readouterr().err
+    assert stop.value.code == 2 and told.startswith(f'python -m common.run: error: {message}') and told.count('\n') == 1
+
+
+@pytest.mark.parametrize('tool', ['plot', 'test_policy'])
+def test_tools(monkeypatch, tool):
+    got = []
+
+    class Tool:
+        @staticmethod
+        def main(argv):
+            got.append(argv)
+    monkeypatch.setattr(importlib, 'import_module', {f'common.{tool}': Tool}.__getitem__)
+    run.main([tool, 'data', '-x', 'Epoch'])
+    assert got == [['data', '-x', 'Epoch']]

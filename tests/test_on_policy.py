@@ -1,0 +1,691 @@
+"""The mathematics of VPG, PPO and TRPO, each equation against an independent computation; and their training loop."""
+import copy
+import inspect
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from helpers import SmallEnv, make_args, read_progress
+from torch import nn
+from torch.distributions import Independent, Normal, kl_divergence
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+import ppo_torch
+import trpo_torch
+import vpg_torch
+from common.env_tools import make_env
+from common.mpi_tools import UserError
+from common.numpy_mlp import ACTIVATIONS, numpy_mlp
+
+VPG = SimpleNamespace(name='vpg', file=vpg_torch, train=vpg_torch.vpg, Buffer=vpg_torch.VPGBuffer)
+PPO = SimpleNamespace(name='ppo', file=ppo_torch, train=ppo_torch.ppo, Buffer=ppo_torch.PPOBuffer)
+TRPO = SimpleNamespace(name='trpo', file=trpo_torch, train=trpo_torch.trpo, Buffer=trpo_torch.GAEBuffer)
+each_algo = pytest.mark.parametrize('algo', [VPG, PPO, TRPO], ids=lambda algo: algo.name)
+SPACES = dict(discrete=Discrete(4), box=Box(-1, 1, (2,)))
+each_action_space = pytest.mark.parametrize('action_space', SPACES.values(), ids=SPACES)
+
+
+# %% Tools
+def make_agent(algo, action_space, seed=0, hidden_sizes=(8,), **kwargs):
+    """An agent for observations of three numbers."""
+    args = make_args(algo.train, ac_kwargs=dict(hidden_sizes=hidden_sizes), **kwargs)
+    return algo.file.Agent(make_env(lambda: SmallEnv(action_space=action_space)), np.random.default_rng(seed), args)
+
+
+def make_data(algo, agent, seed=0, n=64):
+    """An epoch's data as the buffer would give it: random but for the actions, which are the policy's own."""
+    rng = np.random.default_rng(seed)
+    obs = rng.standard_normal((n, 3)).astype(np.float32)
+    noise = algo.file.draw_noise(rng, n, agent.ac.action_space)
+    act = np.array([agent.act(*pair) for pair in zip(obs, noise)], dtype=np.float32)
+    adv, ret = rng.standard_normal((2, n)).astype(np.float32)
+    return dict(obs=obs, act=act, adv=adv, ret=ret, val=agent.evaluate(obs), logp=agent.evaluate(obs, act))
+
+
+def as_torch(dist):
+    """One of our distributions as one of PyTorch's."""
+    if hasattr(dist, 'mu'):
+        return Independent(Normal(dist.mu, torch.exp(dist.log_std)), 1)
+    return torch.distributions.Categorical(logits=dist.logits)
+
+
+def in_float64(module, data):
+    """An exact copy of a network, and the data, for computations without rounding errors to speak of."""
+    data = {key: torch.as_tensor(array, dtype=torch.float64) for key, array in data.items()}
+    return copy.deepcopy(module).double(), SimpleNamespace(**data)
+
+
+def finite_differences(function, x, eps=1e-6):
+    """The gradient of a function of a vector, by central differences."""
+    return torch.stack([(function(x + step) - function(x - step)) / (2 * eps) for step in eps * torch.eye(len(x))])
+
+
+def flat(module):
+    return parameters_to_vector(module.parameters()).detach().clone()
+
+
+def adam(params, gradient, lr, steps):
+    """Adam, from its paper."""
+    m, v = torch.zeros_like(params), torch.zeros_like(params)
+    for t in range(1, steps + 1):
+        g = gradient(params)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        params = params - lr * (m / (1 - 0.9**t)) / (torch.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    return params
+
+
+def gradient_of(loss, module):
+    """The gradient of loss(module) as a function of the parameters in one vector."""
+    def gradient(params):
+        vector_to_parameters(params, module.parameters())
+        return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss(module), list(module.parameters()))])
+    return gradient
+
+
+def record(monkeypatch, owner, name):
+    """Let a method keep its arguments in the list that is returned."""
+    calls, original = [], getattr(owner, name)
+
+    def recording(self, *args):
+        calls.append(copy.deepcopy(args))
+        return original(self, *args)
+    monkeypatch.setattr(owner, name, recording)
+    return calls
+
+
+def run(algo, env, folder, **kwargs):
+    """A short training; returns the agent, and the columns and rows of its progress.txt."""
+    small = dict(steps_per_epoch=30, epochs=2, train_v_iters=2, train_pi_iters=2, ac_kwargs=dict(hidden_sizes=(8,)))
+    known = {key: val for key, val in small.items() if key in inspect.signature(algo.train).parameters}
+    agent = algo.train(lambda: env, logger_kwargs=dict(output_dir=str(folder)), **{**known, **kwargs})
+    return agent, *read_progress(folder)
+
+
+def chi_square_fits(counts, probs):
+    """Whether counts may well come from probs: a bound that one fair draw in some thousand exceeds."""
+    expected, df = probs * sum(counts), len(probs) - 1
+    return ((counts - expected)**2 / expected).sum() < df + 5 * np.sqrt(2 * df)
+
+
+def kolmogorov_smirnov_fits(samples, cdf):
+    """Whether samples may well come from the distribution with this cdf, in the same sense."""
+    n = len(samples)
+    return np.abs(cdf(np.sort(samples)) - (np.arange(n) + 0.5) / n).max() < 2 / np.sqrt(n)
+
+
+def normal_cdf(x):
+    return torch.special.ndtr(torch.as_tensor(x, dtype=torch.float64)).numpy()
+
+
+# %% Buffer: advantages and rewards to go
+def brute_force(rew, val, paths, last_val, gamma, lam):
+    """adv and ret as double sums, straight from their definitions."""
+    adv, ret, start = np.zeros(len(rew)), np.zeros(len(rew)), 0
+    for (end, terminated), bootstrap in zip(paths, last_val):
+        values = [*val[start:end], 0 if terminated else bootstrap]
+        for t in range(start, end):
+            ret[t] = sum(gamma**(k - t) * rew[k] for k in range(t, end)) + gamma**(end - t) * values[-1]
+            adv[t] = sum((gamma * lam)**(k - t) * (rew[k] + gamma * values[k + 1 - start] - values[k - start])
+                         for k in range(t, end))
+        start = end
+    return adv, ret
+
+
+def fill(buf, rng, last_terminated):
+    """An epoch of random numbers, in trajectories that terminate or are cut; returns val, paths, last_val."""
+    ends = [*sorted(rng.choice(np.arange(1, buf.size), size=rng.integers(6), replace=False)), buf.size]
+    paths = [(end, bool(rng.integers(2))) for end in ends[:-1]] + [(buf.size, last_terminated)]
+    for t in range(buf.size):
+        buf.store(rng.standard_normal(3), rng.standard_normal(2), rng.standard_normal())
+        for end, terminated in paths:
+            if t + 1 == end:
+                buf.finish_path(rng.standard_normal(3), terminated)
+    return rng.standard_normal(buf.size), paths, rng.standard_normal(len(paths))
+
+
+@each_algo
+@pytest.mark.parametrize('gamma', [0, 0.9, 1])
+@pytest.mark.parametrize('lam', [0, 0.9, 1])
+@pytest.mark.parametrize('last_terminated', [True, False])
+def test_adv_and_ret_are_their_definitions(algo, gamma, lam, last_terminated, monkeypatch):
+    monkeypatch.setattr(algo.file, 'mpi_statistics_scalar', lambda x: (0, 1))           # leave adv as it is
+    rng = np.random.default_rng(0)
+    buf = algo.Buffer((3,), (2,), 20, gamma, lam)
+    for _ in range(10):                                                                 # the buffer is used again
+        val, paths, last_val = fill(buf, rng, last_terminated)
+        rew = buf.rew.copy()
+        data = buf.get(val, last_val, np.zeros(20))
+        adv, ret = brute_force(rew, val, paths, last_val, gamma, lam)
+        np.testing.assert_allclose(data['adv'], adv, atol=1e-6, rtol=1e-6)
+        np.testing.assert_allclose(data['ret'], ret, atol=1e-6, rtol=1e-6)
+
+
+@each_algo
+def test_termination_on_the_last_step_of_an_epoch_is_not_bootstrapped(algo):
+    for terminated, expected in [(True, [1.9, 1]), (False, [1.9 + 0.81 * 100, 1 + 0.9 * 100])]:
+        buf = algo.Buffer((1,), (), 2, 0.9, 0.95)
+        buf.store([0], 0, 1)
+        buf.store([0], 0, 1)
+        buf.finish_path([0], terminated)
+        np.testing.assert_allclose(buf.get(np.zeros(2), np.array([100.]), np.zeros(2))['ret'], expected, rtol=1e-6)
+
+
+@each_algo
+def test_adv_is_normalised_in_float64_and_with_an_epsilon(algo):
+    rng = np.random.default_rng(0)
+    buf = algo.Buffer((), (), 1000, 0, 0)                                               # gamma 0: adv is rew - val
+    for offset, scale in [(0, 1), (1e7, 0.1)]:                                          # float32 would lose the latter
+        rew = offset + scale * rng.standard_normal(1000)
+        for t in range(1000):
+            buf.store(0, 0, rew[t])
+        buf.finish_path(0, True)
+        adv = buf.get(np.zeros(1000), np.zeros(1), np.zeros(1000))['adv']
+        np.testing.assert_allclose(adv, (rew - rew.mean()) / rew.std(), atol=1e-5)
+    for t in range(1000):
+        buf.store(0, 0, 1)
+    buf.finish_path(0, True)
+    assert (buf.get(np.zeros(1000), np.zeros(1), np.zeros(1000))['adv'] == 0).all()
+
+
+@each_algo
+def test_buffer_gives_back_what_it_was_given_in_its_shape(algo):
+    rng = np.random.default_rng(0)
+    obs, act, logp, val = rng.random((5, 4, 4, 2)), rng.random((5, 3)), rng.random(5), rng.random(5)
+    buf = algo.Buffer((4, 4, 2), (3,), 5, 0.9, 0.9)
+    for t in range(5):
+        buf.store(obs[t], act[t], 0)
+    with pytest.raises((AssertionError, IndexError)):
+        buf.get(val, np.zeros(1), logp)                                                 # its path is not finished
+    buf.finish_path(obs[0], False)
+    data = buf.get(val, np.zeros(1), logp)
+    assert list(data) == ['obs', 'act', 'adv', 'ret', 'val', 'logp']                    # the order that update takes
+    for key, array in dict(obs=obs, act=act, logp=logp, val=val).items():
+        assert data[key].dtype == np.float32
+        np.testing.assert_array_equal(data[key], array.astype(np.float32))
+
+
+# %% Distributions
+def random_categorical(file, seed, n=50):
+    logits = 3 * np.random.default_rng(seed).standard_normal((n, 5))
+    logits[0] = [1000, 0, 0, -1000, 999]                                                # neither overflow nor nan
+    return file.Categorical(torch.as_tensor(logits))
+
+
+def random_gaussian(file, seed, n=50):
+    rng = np.random.default_rng(seed)
+    return file.Gaussian(torch.as_tensor(rng.standard_normal((n, 2))), torch.as_tensor(rng.standard_normal(2)))
+
+
+def grid(width=12, step=0.02):
+    """The points of a grid over the plane, and the area of each cell."""
+    x = torch.arange(-width, width, step, dtype=torch.float64)
+    return torch.cartesian_prod(x, x), step**2
+
+
+@each_algo
+@pytest.mark.parametrize('make', [random_categorical, random_gaussian])
+def test_log_prob_entropy_and_kl_are_those_of_torch(algo, make):
+    dist, other = make(algo.file, 0), make(algo.file, 1)
+    reference, rng = as_torch(dist), np.random.default_rng(2)
+    act = torch.as_tensor(rng.integers(5, size=50) if make is random_categorical else rng.standard_normal((50, 2)))
+    torch.testing.assert_close(dist.log_prob(act), reference.log_prob(act))
+    torch.testing.assert_close(dist.entropy().expand(50), reference.entropy())
+    if algo is TRPO:
+        torch.testing.assert_close(dist.kl(other), kl_divergence(reference, as_torch(other)))
+        torch.testing.assert_close(dist.kl(dist), torch.zeros(50, dtype=torch.float64))
+
+
+@each_algo
+def test_categorical_is_the_softmax_of_the_logits_and_sums_to_its_entropy_and_kl(algo):
+    logits, other_logits = np.random.default_rng(0).standard_normal((2, 5))
+    p, q = [np.exp(x) / np.exp(x).sum() for x in (logits, other_logits)]
+    dist = algo.file.Categorical(torch.as_tensor(logits).expand(5, 5))                  # (batch, actions)
+    np.testing.assert_allclose(dist.log_prob(torch.arange(5)), np.log(p))
+    np.testing.assert_allclose(dist.entropy(), sum(-p * np.log(p)))
+    if algo is TRPO:
+        np.testing.assert_allclose(dist.kl(algo.file.Categorical(torch.as_tensor(other_logits))), sum(p * np.log(p / q)))
+
+
+@each_algo
+def test_gaussian_integrates_to_one_and_to_its_entropy_and_kl(algo):
+    points, area = grid()
+    dist, other = [algo.file.Gaussian(torch.tensor(mu).double(), torch.tensor(log_std).double())
+                   for mu, log_std in [([0.5, -1.], [0.3, -0.5]), ([-0.2, 0.3], [-0.1, 0.4])]]
+    logp = dist.log_prob(points)
+    p = torch.exp(logp) * area
+    assert p.sum().item() == pytest.approx(1)
+    assert -(p * logp).sum().item() == pytest.approx(dist.entropy().item())
+    if algo is TRPO:
+        assert (p * (logp - other.log_prob(points))).sum().item() == pytest.approx(dist.kl(other).item())
+
+
+@pytest.mark.parametrize('algo', [VPG, PPO], ids=['vpg', 'ppo'])
+def test_kl_estimate_is_never_negative(algo):
+    rng = np.random.default_rng(0)
+    for _ in range(3000):
+        logp_old = torch.tensor([rng.normal(0, 5)], dtype=torch.float32)
+        logp = logp_old + 10**rng.uniform(-9, 1) * rng.choice([-1, 1])
+        assert algo.file.compute_kl(logp, logp_old) >= 0
+        assert algo.file.compute_kl(logp_old, logp_old) == 0
+
+
+@pytest.mark.parametrize('algo', [VPG, PPO], ids=['vpg', 'ppo'])
+@pytest.mark.parametrize('make', [random_categorical, random_gaussian])
+def test_kl_estimate_is_near_the_exact_kl(algo, make):
+    """On actions of pi_old, for the KL from pi_old to pi and not the other way round."""
+    torch.manual_seed(0)
+    old, new = [as_torch(make(algo.file, seed, n=2)) for seed in (3, 4)]
+    act = old.sample((200_000,))[:, 1:]                                                 # of the second observation
+    logp_old, logp = [dist.log_prob(act.expand(-1, 2, *act.shape[2:]))[:, 1] for dist in (old, new)]
+    exact, wrong = kl_divergence(old, new)[1], kl_divergence(new, old)[1]
+    error = 5 * (torch.exp(logp - logp_old) - 1 - logp + logp_old).std() / 200_000**0.5
+    assert abs(algo.file.compute_kl(logp, logp_old) - exact) < error < abs(exact - wrong) / 2
+
+
+# %% Losses
+def test_ppo_loss_and_gradient_on_both_sides_of_the_clip_and_for_both_signs_of_adv():
+    ratio = torch.tensor([0.5, 0.79, 0.81, 1, 1.19, 1.21, 2] * 2, dtype=torch.float64)
+    adv = torch.tensor([1.5] * 7 + [-0.7] * 7, dtype=torch.float64)
+    logp_old = torch.linspace(-3, 0, 14, dtype=torch.float64)
+    logp = (logp_old + torch.log(ratio)).requires_grad_()
+
+    def loss_pi(logp):
+        return ppo_torch.compute_loss_pi(logp, logp_old, adv, 0.2)
+    expected = [min(r * a, min(max(r, 0.8), 1.2) * a) for r, a in zip(ratio.tolist(), adv.tolist())]
+    assert loss_pi(logp).item() == pytest.approx(-np.mean(expected))
+
+    gradient, = torch.autograd.grad(loss_pi(logp), logp)
+    torch.testing.assert_close(gradient, finite_differences(loss_pi, logp.detach()), atol=1e-8, rtol=1e-6)
+    flat_part = (adv > 0) & (ratio > 1.2) | (adv < 0) & (ratio < 0.8)                   # nothing more to gain
+    torch.testing.assert_close(gradient, torch.where(flat_part, 0, -ratio * adv / 14))
+
+
+@pytest.mark.parametrize('algo', [VPG, TRPO], ids=['vpg', 'trpo'])
+def test_vpg_and_trpo_loss_and_gradient(algo):
+    rng = np.random.default_rng(0)
+    logp, logp_old, adv = torch.as_tensor(rng.standard_normal((3, 10)))
+
+    def loss_pi(logp):
+        return algo.file.compute_loss_pi(*([logp, adv] if algo is VPG else [logp, logp_old, adv]))
+    weight = logp if algo is VPG else torch.exp(logp) / torch.exp(logp_old)
+    assert loss_pi(logp).item() == pytest.approx(-np.mean([w * a for w, a in zip(weight.tolist(), adv.tolist())]))
+    gradient, = torch.autograd.grad(loss_pi(logp.requires_grad_()), logp)
+    torch.testing.assert_close(gradient, finite_differences(loss_pi, logp.detach()), atol=1e-8, rtol=1e-6)
+
+
+@each_algo
+@each_action_space
+def test_gradient_of_the_loss_is_the_policy_gradient(algo, action_space):
+    """Where pi is pi_old all three losses have it: -mean(adv score), the score derived by hand for a linear policy."""
+    agent = make_agent(algo, action_space, hidden_sizes=())
+    pi, data = in_float64(agent.ac.pi, make_data(algo, agent))
+    dist, logp = pi(data.obs, data.act)
+    loss_pi = algo.file.compute_loss_pi
+    loss = {VPG.name: lambda: loss_pi(logp, data.adv), PPO.name: lambda: loss_pi(logp, logp.detach(), data.adv, 0.2),
+            TRPO.name: lambda: loss_pi(logp, logp.detach(), data.adv)}[algo.name]()
+    gradients = dict(zip(dict(pi.named_parameters()), torch.autograd.grad(loss, list(pi.parameters()))))
+
+    with torch.no_grad():
+        if isinstance(action_space, Box):
+            z = (data.act - dist.mu) / torch.exp(dist.log_std)
+            scores = {'log_std': z**2 - 1, 'bias': z / torch.exp(dist.log_std)}
+        else:
+            scores = {'bias': torch.eye(4)[data.act.long()] - torch.softmax(pi.logits_net(data.obs), -1)}
+        scores['weight'] = scores['bias'][:, :, None] * data.obs[:, None, :]
+        assert len(scores) == len(gradients)
+        for name, gradient in gradients.items():
+            score = scores[name.split('.')[-1]]
+            weighted = data.adv.view(-1, *[1] * (score.ndim - 1)) * score
+            torch.testing.assert_close(gradient, -weighted.mean(0))
+
+
+@each_algo
+def test_value_loss_and_gradient(algo):
+    val, ret = torch.as_tensor(np.random.default_rng(0).standard_normal((2, 10))).requires_grad_()
+    loss = algo.file.compute_loss_v(val, ret)
+    assert loss.item() == pytest.approx(np.mean([(v - r)**2 for v, r in zip(val.tolist(), ret.tolist())]))
+    gradient, = torch.autograd.grad(loss, val)
+    difference = finite_differences(lambda val: algo.file.compute_loss_v(val, ret.detach()), val.detach())
+    torch.testing.assert_close(gradient, difference, atol=1e-8, rtol=1e-6)
+
+
+# %% Acting in numpy
+@pytest.mark.parametrize('name', ACTIVATIONS)
+def test_numpy_mlp_is_the_torch_mlp(name):
+    activation, = [cls for key, cls in vars(nn).items() if key.lower() == name]
+    torch.manual_seed(0)
+    for scale in (1, 30):
+        net = ppo_torch.mlp([6, 16, 16, 3], activation)
+        forward = numpy_mlp([p.detach().numpy() for p in net.parameters()], activation)
+        obs = scale * torch.randn(50, 2, 3)
+        with np.errstate(over='ignore'):
+            outputs = np.array([forward(x) for x in obs.numpy()])
+        assert outputs.dtype == np.float32
+        np.testing.assert_allclose(outputs, net(obs).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_activation_that_numpy_mlp_does_not_know_is_refused():
+    with pytest.raises(UserError, match='GELU'):
+        make_agent_with_activation = make_args(ppo_torch.ppo, ac_kwargs=dict(activation=nn.GELU))
+        ppo_torch.Agent(make_env(SmallEnv), np.random.default_rng(0), make_agent_with_activation)
+
+
+@each_algo
+@each_action_space
+def test_numpy_policy_acts_as_the_torch_network_says(algo, action_space):
+    agent = make_agent(algo, action_space, hidden_sizes=(16, 16))
+    rng = np.random.default_rng(0)
+    obs = 3 * rng.standard_normal((500, 3)).astype(np.float32)
+    noise = algo.file.draw_noise(rng, 500, action_space)
+    act = np.array([agent.act(*pair) for pair in zip(obs, noise)])
+    with torch.no_grad():
+        dist, _ = agent.ac.pi(torch.as_tensor(obs))
+    if isinstance(action_space, Box):
+        np.testing.assert_allclose(act, dist.mu + np.exp(-0.5) * noise, atol=1e-5)
+    else:
+        np.testing.assert_array_equal(act, np.argmax(dist.logits + noise, axis=-1))
+        assert len(set(act)) == 4
+
+
+@each_algo
+@each_action_space
+@pytest.mark.parametrize('way', ['agent.act', 'ac.act', 'ac.step'])
+def test_actions_have_the_distribution_of_the_torch_network(algo, action_space, way):
+    agent = make_agent(algo, action_space)
+    with torch.no_grad():
+        for p in agent.ac.pi.parameters():
+            p += 0.5 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+    obs = np.array([0.3, -0.8, 0.5], dtype=np.float32)
+    n = 20_000 if way == 'agent.act' else 2000
+    if way == 'agent.act':
+        noise = algo.file.draw_noise(np.random.default_rng(0), n, action_space)
+        acts = np.array([agent.act(obs, noise[t]) for t in range(n)])
+    else:
+        acts = np.array([agent.ac.act(obs) if way == 'ac.act' else agent.ac.step(obs)[0] for _ in range(n)])
+    with torch.no_grad():
+        dist, _ = agent.ac.pi(torch.as_tensor(obs)[None])
+    if isinstance(action_space, Discrete):
+        assert chi_square_fits(np.bincount(acts, minlength=4), torch.softmax(dist.logits[0], -1).numpy())
+    else:
+        z = (acts - dist.mu[0].numpy()) / torch.exp(dist.log_std).numpy()
+        assert all(kolmogorov_smirnov_fits(z[:, i], normal_cdf) for i in range(2))
+        assert abs(np.corrcoef(z.T)[0, 1]) < 4 / np.sqrt(n)                             # dimensions are independent
+
+
+@each_algo
+def test_noise_is_gumbel_or_normal_and_gumbel_max_samples_the_softmax(algo):
+    rng, n = np.random.default_rng(0), 50_000
+    noise = algo.file.draw_noise(rng, n, Discrete(4, start=7))
+    assert noise.shape == (n, 4) and noise.dtype == np.float32
+    assert all(kolmogorov_smirnov_fits(noise[:, i], lambda x: np.exp(-np.exp(-x))) for i in range(4))
+    logits = np.array([1, -2, 0.5, 3])
+    assert chi_square_fits(np.bincount((logits + noise).argmax(-1)), np.exp(logits) / np.exp(logits).sum())
+    noise = algo.file.draw_noise(rng, n, Box(-1, 1, (2,)))
+    assert noise.shape == (n, 2) and noise.dtype == np.float32
+    assert all(kolmogorov_smirnov_fits(noise[:, i], normal_cdf) for i in range(2))
+
+
+@each_algo
+@each_action_space
+def test_step_gives_the_value_and_log_probability_of_its_action(algo, action_space):
+    ac = make_agent(algo, action_space).ac
+    for obs in np.random.default_rng(0).standard_normal((20, 3)).astype(np.float32):
+        act, val, logp = ac.step(obs)
+        dist = as_torch(ac.pi(torch.as_tensor(obs)[None])[0])
+        assert val == pytest.approx(ac.v(torch.as_tensor(obs)[None]).item())
+        assert logp == pytest.approx(dist.log_prob(torch.as_tensor(act)[None]).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize('algo, kwargs', [(VPG, dict(pi_lr=0.1)), (PPO, dict(pi_lr=0.1)), (TRPO, dict(delta=0.5)),
+                                          (TRPO, dict(algo='npg', delta=0.5))], ids=['vpg', 'ppo', 'trpo', 'npg'])
+@each_action_space
+def test_numpy_policy_follows_training(algo, kwargs, action_space):
+    agent = make_agent(algo, action_space, train_v_iters=1, **kwargs)
+    data, zeros = make_data(algo, agent), np.zeros((64, *action_space.shape))
+    if isinstance(action_space, Discrete):                                              # actions on the edge of a change
+        with torch.no_grad():
+            zeros = -agent.ac.pi(torch.as_tensor(data['obs']))[0].logits.numpy()
+
+    def act():
+        return np.array([agent.act(*pair) for pair in zip(data['obs'], zeros)])
+    before, old_params = act(), flat(agent.ac.pi)
+    agent.update(data)
+    with torch.no_grad():
+        dist, _ = agent.ac.pi(torch.as_tensor(data['obs']))
+    after = act()
+    assert (before != after).mean() > 0.5
+    if isinstance(action_space, Box):
+        np.testing.assert_allclose(after, dist.mu, atol=1e-5)
+        noisy = np.array([agent.act(obs, np.ones(2)) for obs in data['obs']])
+        np.testing.assert_allclose(noisy - after, torch.exp(agent.ac.pi.log_std.detach()).expand(64, 2), atol=1e-5)
+    else:
+        np.testing.assert_array_equal(after, np.argmax(dist.logits.numpy() + zeros, axis=-1))
+    assert (flat(agent.ac.pi) != old_params).any()
+
+
+# %% Updates
+def reference_loss_pi(algo, logp, data, clip_ratio):
+    """Written once more, on PyTorch's own log-probabilities."""
+    ratio = torch.exp(logp - data.logp)
+    return {VPG.name: -(data.adv * logp).mean(), TRPO.name: -(data.adv * ratio).mean(),
+            PPO.name: -torch.where(data.adv > 0, torch.clip(ratio, max=1 + clip_ratio) * data.adv,
+                                   torch.clip(ratio, min=1 - clip_ratio) * data.adv).mean()}[algo.name]
+
+
+def policy_steps(algo, pi, data, lr, steps):
+    """The parameters after some steps of Adam on the policy's loss, computed in float64."""
+    pi, data = in_float64(pi, data)
+
+    def loss(pi):
+        return reference_loss_pi(algo, as_torch(pi(data.obs)[0]).log_prob(data.act), data, 0.2)
+    return adam(flat(pi), gradient_of(loss, pi), lr, steps)
+
+
+def check_params(module, expected, lr):
+    """The float32 parameters are the expected ones, but for a small part of one step of length lr."""
+    torch.testing.assert_close(flat(module).double(), expected, atol=0.01 * lr, rtol=1e-6)
+
+
+@each_action_space
+def test_vpg_takes_one_step_of_adam(action_space):
+    agent = make_agent(VPG, action_space, pi_lr=0.01, train_v_iters=0)
+    data = make_data(VPG, agent)
+    expected = policy_steps(VPG, agent.ac.pi, data, 0.01, 1)
+    agent.update(data)
+    check_params(agent.ac.pi, expected, 0.01)
+
+
+@each_action_space
+@pytest.mark.parametrize('steps', [1, 5])
+def test_ppo_takes_train_pi_iters_steps_of_adam(action_space, steps):
+    agent = make_agent(PPO, action_space, pi_lr=0.03, train_v_iters=0, train_pi_iters=steps, target_kl=1e9)
+    data = make_data(PPO, agent)
+    expected = policy_steps(PPO, agent.ac.pi, data, 0.03, steps)
+    metrics = agent.update(data)
+    check_params(agent.ac.pi, expected, 0.03)
+    assert metrics['StopIter'] == steps - 1
+    assert steps == 1 or metrics['ClipFrac'] > 0
+
+
+@each_action_space
+def test_ppo_stops_before_the_step_that_a_tiny_target_kl_forbids(action_space):
+    """The first iteration sees no KL at all and makes its step, the second one sees too much and makes none."""
+    agent = make_agent(PPO, action_space, pi_lr=0.01, train_v_iters=0, target_kl=1e-9)
+    data = make_data(PPO, agent)
+    expected = policy_steps(PPO, agent.ac.pi, data, 0.01, 1)
+    assert agent.update(data)['StopIter'] == 1
+    check_params(agent.ac.pi, expected, 0.01)
+
+
+@each_action_space
+def test_ppo_stops_once_kl_exceeds_one_and_a_half_target_kl(action_space):
+    def update(steps, target_kl):
+        agent = make_agent(PPO, action_space, pi_lr=0.01, train_v_iters=0, train_pi_iters=steps, target_kl=target_kl)
+        return agent.update(make_data(PPO, agent)), flat(agent.ac.pi)
+    kls = [update(steps, np.inf)[0]['KL'] for steps in range(1, 8)]                     # after 1, 2, ... steps
+    assert kls == sorted(kls)
+    for target_kl in [(0.9 * kls[3] + 0.1 * kls[4]) / 1.5, 0.999 * kls[4] / 1.5]:       # allows 4 steps, makes 5
+        metrics, params = update(80, target_kl)
+        assert metrics['StopIter'] == 5 and metrics['KL'] == pytest.approx(kls[4])
+        torch.testing.assert_close(params, update(5, np.inf)[1])
+    assert update(80, 1.001 * kls[4] / 1.5)[0]['StopIter'] == 6
+
+
+@each_algo
+def test_value_function_takes_train_v_iters_steps_of_adam(algo):
+    agent = make_agent(algo, Discrete(4), vf_lr=0.01, train_v_iters=4)
+    data = make_data(algo, agent)
+    v, data64 = in_float64(agent.ac.v, data)
+    expected = adam(flat(v), gradient_of(lambda v: ((v(data64.obs) - data64.ret)**2).mean(), v), 0.01, 4)
+    agent.update(data)
+    check_params(agent.ac.v, expected, 0.01)
+
+
+@each_algo
+@each_action_space
+def test_metrics_say_what_the_update_did(algo, action_space):
+    agent = make_agent(algo, action_space, train_v_iters=3, vf_lr=0.05,
+                       **(dict(delta=0.1) if algo is TRPO else dict(pi_lr=0.1)))
+    data = make_data(algo, agent)
+    ac_old, data64 = in_float64(agent.ac, data)
+    metrics = agent.update(data)
+    ac, _ = in_float64(agent.ac, data)
+
+    with torch.no_grad():
+        dist_old, dist = [as_torch(module.pi(data64.obs)[0]) for module in (ac_old, ac)]
+        logp = dist.log_prob(data64.act)
+        ratio = torch.exp(logp - data64.logp)
+        kl = kl_divergence(dist_old, dist).mean() if algo is TRPO else (ratio - 1 - torch.log(ratio)).mean()
+        loss_pi_old, loss_pi = [reference_loss_pi(algo, x, data64, 0.2) for x in (data64.logp, logp)]
+        loss_v_old, loss_v = [((module.v(data64.obs) - data64.ret)**2).mean() for module in (ac_old, ac)]
+        expected = dict(LossPi=loss_pi_old, LossV=loss_v_old, DeltaLossPi=loss_pi - loss_pi_old,
+                        DeltaLossV=loss_v - loss_v_old, Entropy=dist.entropy().mean(), KL=kl)
+        if algo is PPO:
+            expected['ClipFrac'] = ((ratio > 1.2) | (ratio < 0.8)).double().mean()
+            assert expected['ClipFrac'] > 0
+    for key, val in expected.items():
+        assert metrics[key] == pytest.approx(val.item(), rel=1e-4, abs=1e-5), key
+    assert abs(metrics['DeltaLossPi']) > 1e-3 and abs(metrics['DeltaLossV']) > 1e-3 and metrics['KL'] > 1e-3
+
+
+# %% TRPO's update
+def mean_kl(pi, obs):
+    """KL(pi now, pi with other parameters), averaged over obs, as a function of those, in one vector."""
+    with torch.no_grad():
+        old = as_torch(copy.deepcopy(pi)(obs)[0])
+    names, shapes = zip(*[(name, p.shape) for name, p in pi.named_parameters()])
+
+    def kl(params):
+        parts = params.split([shape.numel() for shape in shapes])
+        params = {name: part.view(shape) for name, part, shape in zip(names, parts, shapes)}
+        return kl_divergence(old, as_torch(torch.func.functional_call(pi, params, (obs,))[0])).mean()
+    return kl
+
+
+@each_action_space
+def test_hessian_vector_product_is_that_of_the_explicit_hessian_and_of_finite_differences(action_space):
+    agent = make_agent(TRPO, action_space, hidden_sizes=(4,))
+    pi, data = in_float64(agent.ac.pi, make_data(TRPO, agent))
+    params, kl = list(pi.parameters()), mean_kl(pi, data.obs)
+    hessian = torch.autograd.functional.hessian(kl, flat(pi))
+
+    old = copy.deepcopy(pi)(data.obs)[0]
+    gradient = trpo_torch.flat_grad(old.kl(pi(data.obs)[0]).mean(), params, create_graph=True)
+    torch.testing.assert_close(gradient.detach(), torch.zeros_like(gradient), atol=1e-12, rtol=0)     # KL is least here
+    for seed in range(5):
+        x = np.random.default_rng(seed).standard_normal(len(gradient)).astype(np.float32)
+        product = trpo_torch.hessian_vector_product(gradient, params, x)
+        x = torch.as_tensor(x).double()
+        torch.testing.assert_close(product, hessian @ x)
+        up, down = [torch.func.grad(kl)(flat(pi) + sign * 1e-5 * x) for sign in (1, -1)]
+        torch.testing.assert_close(product, (up - down) / 2e-5, atol=1e-7, rtol=1e-5)
+
+
+@each_action_space
+def test_trpo_solves_for_the_damped_hessian_and_the_gradient_of_the_surrogate(action_space, monkeypatch):
+    seen = {}
+
+    def spy(apply_matrix, b, iters):
+        seen.update(matrix=np.array([apply_matrix(row) for row in np.eye(len(b))]), b=b.copy(), iters=iters)
+        return solve(apply_matrix, b, iters)
+    solve = trpo_torch.conjugate_gradient
+    monkeypatch.setattr(trpo_torch, 'conjugate_gradient', spy)
+    agent = make_agent(TRPO, action_space, hidden_sizes=(4,), damping_coeff=0.05, cg_iters=7)
+    data = make_data(TRPO, agent)
+    pi, data64 = in_float64(agent.ac.pi, data)
+    agent.update(data)
+
+    hessian = torch.autograd.functional.hessian(mean_kl(pi, data64.obs), flat(pi)).numpy()
+    np.testing.assert_allclose(seen['matrix'], hessian + 0.05 * np.eye(len(hessian)), atol=1e-5)
+    surrogate = gradient_of(lambda pi: reference_loss_pi(TRPO, pi(data64.obs, data64.act)[1], data64, None), pi)
+    np.testing.assert_allclose(seen['b'], surrogate(flat(pi)), atol=1e-5)
+    assert seen['iters'] == 7
+
+
+def test_conjugate_gradient_solves_the_system():
+    rng = np.random.default_rng(0)
+    for n in (1, 5, 20):
+        half = rng.standard_normal((n, n))
+        matrix, b = half @ half.T + np.eye(n), rng.standard_normal(n)
+        kept, solution = b.copy(), np.linalg.solve(matrix, b)
+        x = [trpo_torch.conjugate_gradient(lambda x: matrix @ x, b, iters) for iters in range(2 * n + 1)]
+        np.testing.assert_allclose(x[-1], solution, atol=1e-5)
+        np.testing.assert_allclose(x[n], solution, atol=1e-4)                           # n steps are enough in theory
+        errors = [(y - solution) @ matrix @ (y - solution) for y in x[:n + 1]]
+        assert all(new < old for old, new in zip(errors, errors[1:]))                   # what each step makes least
+        np.testing.assert_array_equal(b, kept)
+
+
+@each_action_space
+def test_npg_takes_the_full_natural_step_and_does_not_search(action_space):
+    for delta in (0.01, 3):                                         # the second leads far out of the trust region
+        agent = make_agent(TRPO, action_space, hidden_sizes=(4,), algo='npg', delta=delta, cg_iters=80, train_v_iters=0)
+        data = make_data(TRPO, agent)
+        pi, data64 = in_float64(agent.ac.pi, data)
+        hessian = torch.autograd.functional.hessian(mean_kl(pi, data64.obs), flat(pi))
+        hessian += 0.1 * torch.eye(len(hessian))
+        surrogate = gradient_of(lambda pi: reference_loss_pi(TRPO, pi(data64.obs, data64.act)[1], data64, None), pi)
+        x = torch.linalg.solve(hessian, surrogate(flat(pi)))
+        step = torch.sqrt(2 * delta / (x @ hessian @ x)) * x
+        metrics = agent.update(data)
+        torch.testing.assert_close(flat(pi) - flat(agent.ac.pi), step, rtol=2e-3, atol=2e-3 * step.abs().max().item())
+        assert 'BacktrackIters' not in metrics
+    assert metrics['KL'] > delta
+
+
+@each_action_space
+def test_trpo_accepts_the_first_step_inside_the_trust_region_that_improves_and_else_none(action_space):
+    accepted, rejected, searched = 0, 0, 0
+    for seed in range(40):
+        delta, coeff, iters = [(0.01, 0.8, 10), (1, 0.6, 10), (3, 0.5, 3), (5, 0.9, 2)][seed % 4]
+        agent = make_agent(TRPO, action_space, seed, train_v_iters=0, delta=delta, backtrack_coeff=coeff,
+                           backtrack_iters=iters, damping_coeff=[0.1, 1e-3][seed // 4 % 2])
+        data = make_data(TRPO, agent, seed)
+        policy, old = agent.policy, flat(agent.ac.pi)
+        pi, data64 = in_float64(agent.ac.pi, data)
+        kl = mean_kl(copy.deepcopy(pi), data64.obs)
+
+        def inside_and_better(params, slack):
+            vector_to_parameters(params, pi.parameters())
+            with torch.no_grad():
+                loss = reference_loss_pi(TRPO, pi(data64.obs, data64.act)[1], data64, None)
+            return kl(params) <= delta * (1 + slack) and loss < -data64.adv.mean() + slack
+        metrics, new = agent.update(data), flat(agent.ac.pi)
+        i = metrics['BacktrackIters']
+        if i == iters:
+            rejected += 1
+            assert torch.equal(new, old)                                                # to the last bit
+            assert metrics['KL'] == metrics['DeltaLossPi'] == 0
+            assert agent.act(data['obs'][0], 0 * algo_noise(action_space)) == pytest.approx(
+                policy(data['obs'][0], 0 * algo_noise(action_space)))
+            continue
+        accepted, searched = accepted + 1, searched + (i > 0)
+        assert inside_and_better(new.double(), slack=1e-5)
+        assert metrics['KL'] <= delta and metrics['DeltaLossPi'] < 0
+        full_step = (old - new).double() / coeff**i
+        for shorter in range(i):                                                        # longer steps were not allowed
+            assert not inside_and_better(old.double() - coeff**shorter * full_step, slack=-1e-5)
+    assert accepted > 10 and rejected > 2 and searched > 5
