@@ -125,7 +125,7 @@ def mlp_gaussian_policy(obs, action_space, hidden_sizes, activation):
 
 
 def mlp_actor_critic(obs, act, action_space, hidden_sizes=(64, 64), activation=tf.tanh):
-    """dist, logp, v: the policy in scope pi, the value function in scope v. One of your own (a CNN, say) gives the same."""
+    """dist, logp, v, in the scopes pi and v. One of your own (a CNN, say) gives the same, in the same scopes."""
     with tf.variable_scope('pi'):
         policy = mlp_gaussian_policy if isinstance(action_space, Box) else mlp_categorical_policy
         dist = policy(obs, action_space, hidden_sizes, activation)
@@ -170,7 +170,7 @@ class PPOBuffer:
             start = end
         self.ptr, self.paths = 0, []
         mean, std = mpi_statistics_scalar(adv)
-        data = dict(obs=self.obs, act=self.act, adv=(adv - mean) / (std + 1e-8), ret=ret, val=val, logp=logp)
+        data = dict(obs=self.obs, act=self.act, adv=(adv - mean) / (std + 1e-8), ret=ret, logp=logp)
         return {key: np.asarray(array, dtype=np.float32) for key, array in data.items()}
 
 
@@ -196,50 +196,51 @@ def compute_kl(logp, logp_old):
 class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
     def __init__(self, env, rng, args):
-        self.sess = setup_tf_for_mpi(seed=rng.integers(2**31))  # for networks of your own: ours draw from rng alone
+        self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for networks of your own: ours draw from rng alone
         obs, act = placeholders_from_spaces(env.observation_space, env.action_space)
         adv, ret, logp_old = placeholders((), (), ())
         dist, logp, v = args.actor_critic(obs, act, env.action_space, **args.ac_kwargs)
-        self.inputs, self.outputs = dict(obs=obs), dict(mode=dist.mode, sample=dist.sample, v=v)
-        self.phs, self.logp, self.v = dict(obs=obs, act=act, adv=adv, ret=ret, logp=logp_old), logp, v
-
-        loss_pi, loss_v = compute_loss_pi(logp, logp_old, adv, args.clip_ratio), compute_loss_v(v, ret)
+        self.inputs, self.outputs = dict(obs=obs), dict(v=v, logp=logp, mode=dist.mode, sample=dist.sample)
+        self.phs = dict(obs=obs, act=act, adv=adv, ret=ret, logp=logp_old)
         clipped = tf.abs(tf.exp(logp - logp_old) - 1) > args.clip_ratio
-        self.metrics = dict(LossPi=loss_pi, LossV=loss_v, Entropy=tf.reduce_mean(dist.entropy()),
+        self.metrics = dict(LossPi=compute_loss_pi(logp, logp_old, adv, args.clip_ratio),
+                            LossV=compute_loss_v(v, ret), Entropy=tf.reduce_mean(dist.entropy()),
                             KL=compute_kl(logp, logp_old), ClipFrac=tf.reduce_mean(tf.cast(clipped, tf.float32)))
 
-        self.pi_params, v_params = tf.trainable_variables('pi'), tf.trainable_variables('v')
-        pi_optimizer, vf_optimizer = MpiAdamOptimizer(args.pi_lr), MpiAdamOptimizer(args.vf_lr)
-        grads, self.kl = pi_optimizer.compute_gradients(loss_pi, self.pi_params, scalars=[self.metrics['KL']])
-        self.train_pi = pi_optimizer.apply_gradients(grads, condition=self.kl <= 1.5 * args.target_kl)
-        self.train_v = vf_optimizer.apply_gradients(vf_optimizer.compute_gradients(loss_v, v_params))
+        self.pi_params, self.v_params = tf.trainable_variables('pi'), tf.trainable_variables('v')
+        self.pi_optimizer, self.vf_optimizer = MpiAdamOptimizer(args.pi_lr), MpiAdamOptimizer(args.vf_lr)
+        loss, kl = self.metrics['LossPi'], self.metrics['KL']
+        grads, self.kl = self.pi_optimizer.compute_gradients(loss, self.pi_params, scalars=[kl])
+        self.train_pi = self.pi_optimizer.apply_gradients(grads, condition=self.kl <= 1.5 * args.target_kl)
+        self.train_v = self.vf_optimizer.minimize(self.metrics['LossV'], var_list=self.v_params)
 
         self.sess.run(tf.global_variables_initializer())
-        self.args, self.policy = args, None
+        self.args, self.policy, self.action_space = args, None, env.action_space
         if args.actor_critic is mlp_actor_critic:
-            init_weights(self.sess, self.pi_params + v_params, rng)
+            init_weights(self.sess, self.pi_params + self.v_params, rng)
         self.sess.run(sync_all_params())
-        self.action_space, self.activation = env.action_space, args.ac_kwargs.get('activation', tf.tanh)
         self.refresh_policy()
 
     def refresh_policy(self):
-        """Fetch the policy's parameters for acting in numpy, which a session would do far more slowly."""
+        """Fetch the parameters for acting in numpy: a session would take as long for one action as for hundreds."""
         if self.args.actor_critic is mlp_actor_critic:
-            self.policy = numpy_policy(self.sess.run(self.pi_params), self.activation, self.action_space)
+            activation = self.args.ac_kwargs.get('activation', tf.tanh)
+            self.policy = numpy_policy(self.sess.run(self.pi_params), activation, self.action_space)
 
     def act(self, obs, noise):
         """An action for one observation. Networks of your own act by themselves, and draw their own noise."""
-        return self.policy(obs, noise) if self.policy else self.sess.run(self.outputs['sample'], {self.inputs['obs']: obs[None]})[0]
+        return self.policy(obs, noise) if self.policy else self.run('sample', obs=obs[None])[0]
 
     def evaluate(self, obs, act=None):
         """V(obs), or log pi(act | obs), of many observations."""
-        if act is None:
-            return self.sess.run(self.v, {self.phs['obs']: obs})
-        return self.sess.run(self.logp, {self.phs['obs']: obs, self.phs['act']: act})
+        return self.run('v', obs=obs) if act is None else self.run('logp', obs=obs, act=act)
+
+    def run(self, output, **inputs):
+        return self.sess.run(self.outputs[output], {self.phs[key]: array for key, array in inputs.items()})
 
     def update(self, data):
         """Improve the policy, then the value function, on one epoch's data; returns what is logged about it."""
-        feed = {ph: data[key] for key, ph in self.phs.items()}
+        feed = {self.phs[key]: array for key, array in data.items()}
         old = self.sess.run(self.metrics, feed)
 
         for i in range(self.args.train_pi_iters):
@@ -253,8 +254,8 @@ class Agent:
         self.refresh_policy()
         new = self.sess.run(self.metrics, feed)
         return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new['LossPi'] - old['LossPi'],
-                    DeltaLossV=new['LossV'] - old['LossV'], Entropy=new['Entropy'],
-                    KL=new['KL'], ClipFrac=new['ClipFrac'], StopIter=i)
+                    DeltaLossV=new['LossV'] - old['LossV'], Entropy=new['Entropy'], KL=new['KL'],
+                    ClipFrac=new['ClipFrac'], StopIter=i)
 
 
 # %% Evaluation

@@ -218,8 +218,6 @@ def compute_kl(logp, logp_old):
 # %% Update
 class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
-    saved = 'ac', 'pi_optimizer', 'vf_optimizer'
-
     def __init__(self, env, rng, args):
         setup_pytorch_for_mpi()
         torch.manual_seed(rng.integers(2**31))                  # for networks of your own: ours draw from rng alone

@@ -160,7 +160,6 @@ class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
     columns_with_spread, columns = ['Q1Vals', 'Q2Vals', 'LogPi'], ['LossPi', 'LossQ']
     noises = 2                                                  # noise arrays, (batch, act_dim), for an update
-    saved = 'ac', 'ac_targ', 'pi_optimizer', 'q_optimizer', 'temperature', 'alpha_optimizer'
 
     def __init__(self, env, rng, args):
         setup_pytorch_for_mpi()

@@ -145,7 +145,6 @@ class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
     columns_with_spread, columns = ['Q1Vals', 'Q2Vals'], ['LossPi', 'LossQ']
     noises = 1                                                  # noise arrays, (batch, act_dim), for an update
-    saved = 'ac', 'ac_targ', 'pi_optimizer', 'q_optimizer'
 
     def __init__(self, env, rng, args):
         setup_pytorch_for_mpi()

@@ -1,8 +1,8 @@
 """Trust Region Policy Optimization (TRPO), and the natural policy gradient (NPG) that it grew from.
 
-The idea: take the largest step that keeps the new policy's behaviour close to the old one's, as measured by their KL
-and not by their parameters. To second order the KL is a quadratic form, so the best direction solves a linear system;
-a line search then makes sure of what the quadratic form only promised. NPG is the same without the line search.
+The idea: take the largest step that keeps the new policy's behaviour close to the old one's, as measured by their KL.
+To second order the KL is a quadratic form, so the best direction solves a linear system; a line search then makes sure
+of what the quadratic form only promised. NPG is the same without the line search.
 
 The equations, in the names of the code:
     adv[t]   = sum over l of (gamma lam)^l delta[t+l],   delta[t] = rew[t] + gamma v(obs[t+1]) - v(obs[t])
@@ -122,7 +122,7 @@ class MLPGaussianActor(Actor):
         self.log_std = nn.Parameter(torch.full((act_dim,), -0.5))
 
     def distribution(self, obs):
-        return Gaussian(self.mu_net(obs), self.log_std)
+        return Gaussian(self.mu_net(obs), self.log_std.clone())          # clone: dist_old stays when parameters move
 
 
 class MLPCritic(nn.Module):
@@ -244,8 +244,6 @@ def conjugate_gradient(apply_matrix, b, iters):
 
 class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
-    saved = 'ac', 'vf_optimizer'
-
     def __init__(self, env, rng, args):
         setup_pytorch_for_mpi()
         torch.manual_seed(rng.integers(2**31))                  # for networks of your own: ours draw from rng alone
@@ -279,7 +277,6 @@ class Agent:
         """Improve the policy, then the value function, on one epoch's data; returns what is logged about it."""
         obs, act, adv, ret, logp_old = batch = [torch.as_tensor(array) for array in data.values()]
         old = self.metrics(*batch)
-
         # The direction x with H x = g, and the length at which the quadratic form of the KL would be delta.
         params = list(self.ac.pi.parameters())
         with torch.no_grad():
@@ -287,9 +284,7 @@ class Agent:
         dist, logp = self.ac.pi(obs, act)
         grad = mpi_avg(flat_grad(compute_loss_pi(logp, logp_old, adv), params, retain_graph=True))
         kl_grad = flat_grad(dist_old.kl(dist).mean(), params, create_graph=True)
-
-        def apply_hessian(x):
-            return mpi_avg(hessian_vector_product(kl_grad, params, x)) + self.args.damping_coeff * x
+        apply_hessian = lambda x: mpi_avg(hessian_vector_product(kl_grad, params, x)) + self.args.damping_coeff * x
         x = conjugate_gradient(apply_hessian, grad, self.args.cg_iters)
         step = torch.as_tensor(np.sqrt(2 * self.args.delta / (x @ apply_hessian(x) + 1e-8)) * x, dtype=torch.float32)
 
@@ -298,7 +293,7 @@ class Agent:
             assign_params_from_flat(params_old - self.args.backtrack_coeff**i * step, params)
             with torch.no_grad():
                 dist, logp = self.ac.pi(obs, act)
-            change = compute_loss_pi(logp, logp_old, adv) - compute_loss_pi(logp_old, logp_old, adv)
+                change = compute_loss_pi(logp, logp_old, adv) - compute_loss_pi(logp_old, logp_old, adv)
             kl, change = mpi_avg([dist_old.kl(dist).mean(), change])
             if self.args.algo == 'npg' or kl <= self.args.delta and change < 0:
                 break

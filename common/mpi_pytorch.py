@@ -81,7 +81,7 @@ def setup_saver(agent, logger):
 
 def get_state(agent, rng):
     """What resuming needs of an agent (the same on all processes) and of this process's generators."""
-    parts = {name: getattr(agent, name).state_dict() for name in agent.saved}
+    parts = {name: part.state_dict() for name, part in vars(agent).items() if hasattr(part, 'state_dict')}
     return dict(agent=parts, rng=dict(numpy=rng.bit_generator.state, torch=torch.get_rng_state()))
 
 

@@ -28,7 +28,7 @@ class SmallEnv(gym.Env):
         space = self.observation_space
         if isinstance(space, Discrete):
             return self.np_random.integers(space.n) + space.start
-        return self.np_random.uniform(space.low, space.high).astype(space.dtype)
+        return np.asarray(self.np_random.uniform(space.low, space.high), dtype=space.dtype)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

@@ -122,7 +122,9 @@ def empty_folder(tmp_path, monkeypatch):
     (CARTPOLE + '--exp_name a/b', 'error: --exp_name a/b: expected a name, not a path'),
     (CARTPOLE + '--cpu 3 --steps_per_epoch 2 --seed 0 1', 'error: --steps_per_epoch 2 is too few for 3 processes'),
 ])
-def test_bad_input(capsys, line, message):
+def test_bad_input(capsys, monkeypatch, line, message):
+    monkeypatch.setattr(run, 'run_here', None)              # if it is not refused, it fails rather than trains
+    monkeypatch.setattr(run.ExperimentGrid, 'run', None)
     assert refused(capsys, ppo_torch.ppo, line).startswith(message)
 
 

@@ -205,13 +205,13 @@ def test_failure_of_one_variant_then_resume():
     assert done.stderr == ('toy.py: error: data/toy_lam0-1/toy_lam0-1_s0 already has a run: --resume continues it, '
                            '--overwrite replaces it\n')
 
-    done = toy(f'{GRID} --jobs 2 --resume')                          # the rest only, from where it was
+    done = toy(f'{GRID} --jobs 2 --resume')                 # the rest only, from where it was
     assert done.returncode == 0 and calls() == ['toy_lam0-1_s1 from 1']
     assert [row['Epoch'] for row in runs().values()] == ['1'] * 4
     assert all(f'finished ({skipped} skipped: finished before)' in done.stdout for skipped in (1, 2))
 
     assert toy(f'{GRID} --jobs 2 --resume').returncode == 0 and calls() == []
-    assert toy(f'{GRID} --jobs 2 --resume --epochs 3').returncode == 0       # more epochs are no longer finished
+    assert toy(f'{GRID} --jobs 2 --resume --epochs 3').returncode == 0      # more epochs are no longer finished
     assert calls() == [f'{name.split("/")[1]} from 2' for name in ALL_FOUR]
 
     done = toy(f'{GRID} --jobs 2 --resume --epochs 3 --size 2')     # another argument: each run says what is wrong

@@ -1,6 +1,5 @@
 """DDPG, TD3 and SAC: every equation against an independent computation, and the training loop around them."""
-import csv
-import inspect
+import functools
 from copy import deepcopy
 from types import SimpleNamespace
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
+from helpers import SmallEnv, make_args, read_progress
 from torch import nn
 from torch.distributions import AffineTransform, Normal, TanhTransform, TransformedDistribution
 
@@ -22,15 +22,15 @@ MODULES = dict(ddpg=ddpg_torch, td3=td3_torch, sac=sac_torch)
 LOW, HIGH = np.array([-1, 0.5, -3], np.float32), np.array([3, 1, -2], np.float32)       # none symmetric, none alike
 CENTER, HALF_RANGE = np.array([1, 0.75, -2.5]), np.array([2, 0.25, 0.5])
 algos = pytest.mark.parametrize('algo', MODULES)
-variants = pytest.mark.parametrize('algo, changes', [('ddpg', {}), ('td3', {}), ('sac', {}), ('sac', dict(alpha='auto'))],
-                                   ids=['ddpg', 'td3', 'sac', 'sac-auto'])
+VARIANTS = dict(ddpg=('ddpg', {}), td3=('td3', {}), sac=('sac', {}), auto=('sac', dict(alpha='auto')))
+variants = pytest.mark.parametrize('algo, changes', VARIANTS.values(), ids=VARIANTS)
+Toy = functools.partial(SmallEnv, Box(-1, 1, (2,)), Box(LOW, HIGH))                      # reward 1, and no end
 
 
 # %% Helpers
 def make_agent(algo, obs_shape=(4,), low=LOW, high=HIGH, seed=0, same_targets=False, **changes):
-    """An agent for a box of actions, with the training function's defaults; its targets are not where its networks are."""
-    defaults = {key: p.default for key, p in inspect.signature(getattr(MODULES[algo], algo)).parameters.items()}
-    args = SimpleNamespace(**{**defaults, 'ac_kwargs': dict(hidden_sizes=(16, 8)), **changes})
+    """An agent for a box of actions; its targets are not where its networks are."""
+    args = make_args(getattr(MODULES[algo], algo), **{'ac_kwargs': dict(hidden_sizes=(16, 8)), **changes})
     spaces = SimpleNamespace(observation_space=Box(-1, 1, obs_shape), action_space=Box(low, high))
     rng = np.random.default_rng(seed)
     agent = MODULES[algo].Agent(spaces, rng, args)
@@ -41,8 +41,8 @@ def make_agent(algo, obs_shape=(4,), low=LOW, high=HIGH, seed=0, same_targets=Fa
 
 def make_batch(rng, n=32, obs_shape=(4,), low=LOW, high=HIGH):
     """Transitions as ReplayBuffer.sample_batch gives them, some of them terminated."""
-    batch = dict(obs=rng.normal(size=(n, *obs_shape)), act=rng.uniform(low, high, (n, len(low))), rew=rng.normal(size=n),
-                 next_obs=rng.normal(size=(n, *obs_shape)), terminated=rng.random(n) < 0.3)
+    batch = dict(obs=rng.normal(size=(n, *obs_shape)), act=rng.uniform(low, high, (n, len(low))),
+                 rew=rng.normal(size=n), next_obs=rng.normal(size=(n, *obs_shape)), terminated=rng.random(n) < 0.3)
     return {key: array.astype(np.float32) for key, array in batch.items()}
 
 
@@ -63,38 +63,11 @@ def set_policy(actor, mu, log_std):
         last.bias.copy_(torch.tensor([*np.atleast_1d(mu), *np.atleast_1d(log_std)]))
 
 
-class Toy(gym.Env):
-    """Random observations; the reward depends on the action alone. Terminates after `life` steps; keeps the actions."""
-    observation_space, action_space = Box(-1, 1, (2,)), Box(LOW, HIGH)
-
-    def __init__(self, reward=lambda act: 1.0, life=None, **spaces):
-        self.reward, self.life, self.seen = reward, life, []
-        vars(self).update(spaces)
-
-    def observe(self):
-        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
-
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.observe(), {}
-
-    def step(self, act):
-        self.steps += 1
-        self.seen.append(act)
-        return self.observe(), self.reward(act), self.steps == self.life, False, {}
-
-
 def train(algo, env_fn, folder, **changes):
     """A short run of tiny networks; returns its agent."""
     small = dict(ac_kwargs=dict(hidden_sizes=(16,)), steps_per_epoch=100, epochs=2, replay_size=1000, batch_size=16,
                  start_steps=50, update_after=50, update_every=10, num_test_episodes=2, max_ep_len=20, save_freq=100)
     return getattr(MODULES[algo], algo)(env_fn, **{**small, 'logger_kwargs': dict(output_dir=folder), **changes})
-
-
-def table(folder):
-    with open(folder / 'progress.txt', newline='') as file:
-        return list(csv.DictReader(file, delimiter='\t'))
 
 
 @pytest.fixture
@@ -131,10 +104,10 @@ def squash(u):
 def sac_by_hand(actor, obs, noise):
     """Actions and their log-density: that of u, over the derivative of the action by u."""
     mu, log_std = np.split(dense(actor, obs), 2, axis=1)
-    std = np.exp(log_std)
+    std = np.exp(np.clip(log_std, -20, 2))
     u = mu + std * noise
     density = np.exp(-((u - mu) / std)**2 / 2) / np.sqrt(2 * np.pi) / std
-    return squash(u), np.log(density / (HALF_RANGE * (1 - np.tanh(u)**2))).sum(axis=1)
+    return squash(u), np.log(density * np.cosh(u)**2 / HALF_RANGE).sum(axis=1)              # tanh' = 1 / cosh^2
 
 
 def backup_by_hand(algo, ac, ac_targ, batch, noise, args):
@@ -244,7 +217,8 @@ class Textbook:
     def sample(self, obs, noise):
         mu, log_std = self.pi(obs).split(3, dim=-1)
         std = log_std.clamp(min=-20, max=2).exp()
-        tanh, affine = TanhTransform(cache_size=1), AffineTransform(*map(torch.tensor, (CENTER, HALF_RANGE)), cache_size=1)
+        tanh = TanhTransform(cache_size=1)
+        affine = AffineTransform(torch.tensor(CENTER), torch.tensor(HALF_RANGE), cache_size=1)
         act = affine(tanh(mu + std * noise))
         return act, TransformedDistribution(Normal(mu, std), [tanh, affine]).log_prob(act).sum(-1)
 
@@ -259,8 +233,9 @@ class Textbook:
         else:
             next_act = self.box(self.pi_targ(next_obs))
             if self.algo == 'td3':
-                blur = (args.target_noise * noise[0]).clamp(-args.noise_clip, args.noise_clip) * torch.tensor(HALF_RANGE)
-                next_act = torch.max(torch.min(next_act + blur, torch.tensor(HIGH)), torch.tensor(LOW))
+                blur = (args.target_noise * noise[0]).clamp(-args.noise_clip, args.noise_clip)
+                next_act = next_act + blur * torch.tensor(HALF_RANGE)
+                next_act = torch.max(torch.min(next_act, torch.tensor(HIGH)), torch.tensor(LOW))
             next_v = self.minimum(self.qs_targ, next_obs, next_act)
         return (rew + args.gamma * (1 - terminated) * next_v).detach()
 
@@ -317,7 +292,8 @@ def test_update_is_the_textbooks(algo, changes):
 @pytest.mark.parametrize('polyak', [0.995, 0.7])
 @algos
 def test_targets_move_by_polyak(algo, polyak):
-    agent, rng = make_agent(algo, polyak=polyak, **(dict(policy_delay=1) if algo == 'td3' else {})), np.random.default_rng(3)
+    changes = dict(policy_delay=1) if algo == 'td3' else {}
+    agent, rng = make_agent(algo, polyak=polyak, **changes), np.random.default_rng(3)
     before = numbers(agent.ac_targ).astype(np.float64)
     agent.update(make_batch(rng), make_noise(agent, rng))
     expected = polyak * before + (1 - polyak) * numbers(agent.ac)
@@ -448,15 +424,15 @@ def test_sac_log_std_is_clamped_in_torch_and_in_numpy():
 
 
 # %% SAC: the optimum of a one-step problem is known: a density proportional to exp(rew / alpha)
-def train_on_one_step(reward, updates=1000, **changes):
+def train_on_one_step(reward, updates, **changes):
     """An agent updated on uniform actions of one-step episodes."""
     low, high = np.array([-1], np.float32), np.array([3], np.float32)
-    agent = make_agent('sac', obs_shape=(1,), low=low, high=high, same_targets=True, lr=5e-3,
+    agent = make_agent('sac', obs_shape=(1,), low=low, high=high, same_targets=True,
                        ac_kwargs=dict(hidden_sizes=(32, 32)), **changes)
-    rng, n = np.random.default_rng(7), 128
+    rng, n = np.random.default_rng(7), 64
     for _ in range(updates):
         batch = make_batch(rng, n, (1,), low, high)
-        batch.update(rew=reward(batch['act'][:, 0]), terminated=np.ones(n, np.float32), obs=np.zeros((n, 1), np.float32))
+        batch['rew'], batch['terminated'][:], batch['obs'][:] = reward(batch['act'][:, 0]), 1, 0
         agent.update(batch, make_noise(agent, rng, n, 1))
     act, logp = agent.pi(torch.zeros(20000, 1), torch.as_tensor(rng.standard_normal((20000, 1), dtype=np.float32)))
     return agent, act.mean().item(), act.std().item(), -logp.mean().item()
@@ -471,12 +447,11 @@ def optimum(reward, alpha):
     return mean, np.sqrt(np.trapezoid((act - mean)**2 * density, act)), -np.trapezoid(np.log(density) * density, act)
 
 
-@pytest.mark.parametrize('reward, alpha', [(lambda act: -(act - 0.5)**2, 0.2), (lambda act: -(act - 2)**2, 0.2),
-                                           (lambda act: 0.5 * act, 0.5), (lambda act: -0.5 * act, 0.5)],
-                         ids=['hill', 'hill at the side', 'rising', 'falling'])
+@pytest.mark.parametrize('reward, alpha', [(lambda act: -(act - 0.5)**2, 0.2), (lambda act: 0.5 * act, 0.5)],
+                         ids=['hill', 'slope'])
 def test_sac_finds_the_optimum_of_a_one_step_problem(reward, alpha):
-    _, *found = train_on_one_step(reward, alpha=alpha)
-    np.testing.assert_allclose(found, optimum(reward, alpha), atol=0.12)
+    _, *found = train_on_one_step(reward, 500, lr=3e-3, alpha=alpha)
+    np.testing.assert_allclose(found, optimum(reward, alpha), atol=0.1)
 
 
 @pytest.mark.parametrize('log_std, grows', [(-4, True), (0, False)])
@@ -502,7 +477,7 @@ def test_sac_target_entropy_is_minus_act_dim_for_actions_in_half_ranges():
 
 
 def test_sac_learned_alpha_brings_the_entropy_to_its_target():
-    agent, _, std, entropy = train_on_one_step(lambda act: -(act - 1)**2, updates=1500, alpha='auto')
+    agent, _, std, entropy = train_on_one_step(lambda act: -(act - 1)**2, 800, lr=1e-2, alpha='auto')
     assert entropy == pytest.approx(np.log(2) - 1, abs=0.1)
     # A hill's optimum is normal with variance alpha / 2 here, so its entropy log(pi e alpha) / 2 says which alpha.
     alpha = np.exp(2 * (np.log(2) - 1)) / (np.pi * np.e)
@@ -533,11 +508,9 @@ def test_replay_keeps_the_latest_and_gives_every_field_in_its_shape(algo, obs_sh
         shapes = [(200, *obs_shape), (200, 2), (200,), (200, *obs_shape), (200,)]
         assert [array.shape for array in batch.values()] == shapes
         assert all(array.dtype == np.float32 for array in batch.values())
-        stored = {rows[int(rew)]['rew'] for rew in batch['rew']}
-        assert stored == {row['rew'] for row in rows[-5:]}                          # the oldest are replaced
-        for k, rew in enumerate(batch['rew']):
-            for key, array in batch.items():
-                np.testing.assert_array_equal(array[k], np.float32(rows[int(rew)][key]))
+        assert set(batch['rew']) == {row['rew'] for row in rows[-5:]}               # the oldest are replaced
+        for key, array in batch.items():
+            np.testing.assert_array_equal(array, np.float32([rows[int(rew)][key] for rew in batch['rew']]))
 
 
 @algos
@@ -614,17 +587,17 @@ def test_sac_explores_with_its_own_distribution():
 @algos
 def test_test_episodes_are_deterministic(algo):
     agent, stored = make_agent(algo, obs_shape=(2,)), []
-    env = Toy(life=4)
-    env.observe = lambda: np.array([0.5, -0.5], np.float32)
+    env = Toy(length=4)
+    env.draw_obs = lambda: np.array([0.5, -0.5], np.float32)
     logger = SimpleNamespace(store=lambda **values: stored.append(values))
     MODULES[algo].test_agent(agent, env, logger, 3, 1000)
-    mean = dense(agent.pi, env.observe())[:3]
-    np.testing.assert_allclose(env.seen, np.tile(squash(mean), (12, 1)), rtol=1e-5)
+    mean = dense(agent.pi, env.draw_obs())[:3]
+    np.testing.assert_allclose(env.received, np.tile(squash(mean), (12, 1)), rtol=1e-5)
     assert stored == [dict(TestEpRet=4, TestEpLen=4)] * 3
     stored.clear()
     MODULES[algo].test_agent(agent, env, logger, 2, 3)                              # max_ep_len cuts them
     assert stored == [dict(TestEpRet=3, TestEpLen=3)] * 2
-    np.testing.assert_array_equal(agent.ac.act(env.observe(), deterministic=True), agent.act(env.observe()))
+    np.testing.assert_array_equal(agent.ac.act(env.draw_obs(), deterministic=True), agent.act(env.draw_obs()))
 
 
 @algos
@@ -633,7 +606,7 @@ def test_first_start_steps_actions_are_uniform_over_the_box(algo, monkeypatch, t
     monkeypatch.setattr(MODULES[algo].Agent, 'act', lambda self, obs, noise=None: policy_act)
     train(algo, lambda: envs.append(Toy()) or envs[-1], tmp_path, start_steps=1501, steps_per_epoch=800,
           update_after=10000, num_test_episodes=0)
-    acts = np.array(envs[0].seen)
+    acts = np.array(envs[0].received)
     assert acts.shape == (1600, 3)
     assert (acts[1501:] == policy_act).all() and not (acts[:1501] == policy_act).any()      # 1501 of them, to the step
     unit = np.sort((acts[:1501] - LOW) / (HIGH - LOW), axis=0)
@@ -648,16 +621,16 @@ def test_first_start_steps_actions_are_uniform_over_the_box(algo, monkeypatch, t
 @algos
 def test_truncation_is_bootstrapped_through_and_termination_is_not(algo, ends, buffers, tmp_path):
     env_fn = {'time limit': lambda: gym.wrappers.TimeLimit(Toy(), 5), 'max_ep_len': Toy,
-              'termination': lambda: Toy(life=5)}[ends]
+              'termination': lambda: Toy(length=5)}[ends]
     rates = dict(lr=1e-2, alpha=1e-3) if algo == 'sac' else dict(pi_lr=1e-2, q_lr=1e-2)
-    agent = train(algo, env_fn, tmp_path, max_ep_len=5 if ends == 'max_ep_len' else 1000, steps_per_epoch=450, epochs=1,
-                  batch_size=32, gamma=0.8, polyak=0.9, num_test_episodes=1 if ends == 'time limit' else 0, **rates)
-    row, = table(tmp_path)
+    agent = train(algo, env_fn, tmp_path, max_ep_len=5 if ends == 'max_ep_len' else 1000, steps_per_epoch=350, epochs=1,
+                  batch_size=32, gamma=0.8, polyak=0.8, num_test_episodes=1 if ends == 'time limit' else 0, **rates)
+    _, [row] = read_progress(tmp_path)
     assert float(row['AverageEpRet']) == float(row['EpLen']) == 5
     buf, = buffers
-    assert buf.size == 450
+    assert buf.size == 350
     terminated = buf.data[:buf.size, -1]
-    assert terminated.tolist() == ([0, 0, 0, 0, 1] * 90 if ends == 'termination' else [0] * 450)
+    assert terminated.tolist() == ([0, 0, 0, 0, 1] * 70 if ends == 'termination' else [0] * 350)
 
     batch = buf.sample_batch(np.random.default_rng(0), 200)
     inputs = torch.as_tensor(batch['obs']), torch.as_tensor(batch['act'])
@@ -695,12 +668,12 @@ def spread(*keys):
 
 @variants
 def test_columns(algo, changes, tmp_path):
-    train(algo, lambda: Toy(life=9), tmp_path, **changes)
+    train(algo, lambda: Toy(length=9), tmp_path, **changes)
     middle = dict(ddpg=spread('QVals'), td3=spread('Q1Vals', 'Q2Vals'), sac=spread('Q1Vals', 'Q2Vals', 'LogPi'))[algo]
     alpha = ['Alpha'] if changes else []
-    rows = table(tmp_path)
-    assert list(rows[0]) == ['Epoch', *spread('EpRet', 'TestEpRet'), 'EpLen', 'TestEpLen', 'TotalEnvInteracts', *middle,
-                             *alpha, 'LossPi', 'LossQ', 'Time']
+    columns, rows = read_progress(tmp_path)
+    assert columns == ['Epoch', *spread('EpRet', 'TestEpRet'), 'EpLen', 'TestEpLen', 'TotalEnvInteracts', *middle,
+                       *alpha, 'LossPi', 'LossQ', 'Time']
     assert all(cell != '' and np.isfinite(float(cell)) for row in rows for cell in row.values())
     assert [row['TotalEnvInteracts'] for row in rows] == ['100', '200']
 
@@ -708,8 +681,8 @@ def test_columns(algo, changes, tmp_path):
 @variants
 def test_epoch_without_update_or_episode_leaves_cells_empty(algo, changes, tmp_path):
     train(algo, Toy, tmp_path, update_after=150, max_ep_len=150, **changes)
-    first, second = table(tmp_path)
-    learned = list(first)[list(first).index('TotalEnvInteracts') + 1:-1]
+    columns, (first, second) = read_progress(tmp_path)
+    learned = columns[columns.index('TotalEnvInteracts') + 1:-1]
     assert [key for key, cell in first.items() if cell == ''] == [*spread('EpRet'), 'EpLen', *learned]
     assert '' not in second.values()                                    # its episode of 150 steps and its 50 updates
     assert float(second['AverageEpRet']) == float(second['EpLen']) == 150
@@ -717,17 +690,19 @@ def test_epoch_without_update_or_episode_leaves_cells_empty(algo, changes, tmp_p
 
 def test_td3_epoch_without_policy_update(tmp_path):
     train('td3', Toy, tmp_path, policy_delay=1000)
-    assert all(row['LossPi'] == '' and row['LossQ'] != '' for row in table(tmp_path))
+    assert all(row['LossPi'] == '' and row['LossQ'] != '' for row in read_progress(tmp_path)[1])
 
 
 @variants
 def test_same_seed_same_table(algo, changes, tmp_path):
-    rows = []
-    for i, seed in enumerate((3, 3, 4)):
-        train(algo, lambda: Toy(lambda act: float(act[0]), life=9), tmp_path / str(i), seed=seed, **changes)
-        rows.append([{key: cell for key, cell in row.items() if key != 'Time'} for row in table(tmp_path / str(i))])
-    assert rows[0] == rows[1]
-    assert rows[0][-1]['LossQ'] != rows[2][-1]['LossQ'] and rows[0][0]['AverageEpRet'] != rows[2][0]['AverageEpRet']
+    runs = []
+    for folder, seed in (('a', 3), ('b', 3), ('c', 4)):
+        train(algo, lambda: Toy(length=9, reward=lambda obs, act: float(act[0])), tmp_path / folder, seed=seed,
+              steps_per_epoch=40, start_steps=30, update_after=20, **changes)
+        _, rows = read_progress(tmp_path / folder)
+        runs.append([{key: cell for key, cell in row.items() if key != 'Time'} for row in rows])
+    assert runs[0] == runs[1]
+    assert all(runs[0][-1][key] != runs[2][-1][key] for key in ('LossQ', 'AverageEpRet', 'AverageTestEpRet'))
 
 
 # %% Training: environments and networks
@@ -741,21 +716,18 @@ def test_refusals_say_what_is_supported_and_leave_nothing(algo, spaces, words, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('TMPDIR', str(tmp_path))
     with pytest.raises(UserError, match=words):
-        train(algo, lambda: Toy(**spaces), tmp_path / 'run')
+        train(algo, lambda: SmallEnv(**{'action_space': Box(LOW, HIGH), **spaces}), tmp_path / 'run')
     assert not list(tmp_path.iterdir())
 
 
-class Lamp(Toy):
+class Lamp(SmallEnv):
     """An image, dark or bright: the brighter, the larger the right action. Episodes of one step."""
-    observation_space, action_space = Box(0, 255, (1, 8, 8), np.uint8), Box(LOW[:1], HIGH[:1])
+    def __init__(self):
+        super().__init__(Box(0, 255, (1, 8, 8), np.uint8), Box(LOW[:1], HIGH[:1]), length=1,
+                         reward=lambda obs, act: -(act[0] - 2 * obs.mean() / 255)**2)
 
-    def observe(self):
-        self.light = self.np_random.uniform()
-        return np.full((1, 8, 8), 255 * self.light, np.uint8)
-
-    def step(self, act):
-        rew = -(act[0] - 2 * self.light)**2
-        return self.observe(), rew, True, False, {}
+    def draw_obs(self):
+        return np.full((1, 8, 8), self.np_random.integers(256), np.uint8)
 
 
 class CnnQ(nn.Module):
@@ -792,13 +764,15 @@ class CnnActorCritic(nn.Module):
 
     def act(self, obs, deterministic=False):
         with torch.no_grad():
-            return 1 + 2 * torch.tanh(self.pi.net(obs[None] / 255) + (0 if deterministic else 0.1 * torch.randn(1)))[0].numpy()
+            u = self.pi.net(obs[None] / 255) + (0 if deterministic else 0.1 * torch.randn(1))
+            return 1 + 2 * torch.tanh(u)[0].numpy()
 
 
 @algos
 def test_own_networks_learn_from_images(algo, tmp_path):
     rates = dict(lr=1e-2, alpha=0.01) if algo == 'sac' else dict(pi_lr=1e-2, q_lr=1e-2)
-    agent = train(algo, Lamp, tmp_path, actor_critic=CnnActorCritic, ac_kwargs={}, steps_per_epoch=600, epochs=1,
-                  start_steps=300, batch_size=64, num_test_episodes=50, **rates)
+    agent = train(algo, Lamp, tmp_path, actor_critic=CnnActorCritic, ac_kwargs={}, steps_per_epoch=400, epochs=1,
+                  start_steps=300, update_after=100, batch_size=32, num_test_episodes=50, **rates)
     assert isinstance(agent.ac, CnnActorCritic) and agent.policy is None
-    assert float(table(tmp_path)[0]['AverageTestEpRet']) > -0.1                 # a constant action: -1/3 at best
+    _, [row] = read_progress(tmp_path)
+    assert float(row['AverageTestEpRet']) > -0.1                        # a constant action: -1/3 at best

@@ -29,7 +29,7 @@ each_action_space = pytest.mark.parametrize('action_space', SPACES.values(), ids
 
 
 # %% Tools
-def make_agent(algo, action_space, seed=0, hidden_sizes=(8,), **kwargs):
+def make_agent(algo, action_space, /, seed=0, hidden_sizes=(8,), **kwargs):
     """An agent for observations of three numbers."""
     args = make_args(algo.train, ac_kwargs=dict(hidden_sizes=hidden_sizes), **kwargs)
     return algo.file.Agent(make_env(lambda: SmallEnv(action_space=action_space)), np.random.default_rng(seed), args)
@@ -42,7 +42,7 @@ def make_data(algo, agent, seed=0, n=64):
     noise = algo.file.draw_noise(rng, n, agent.ac.action_space)
     act = np.array([agent.act(*pair) for pair in zip(obs, noise)], dtype=np.float32)
     adv, ret = rng.standard_normal((2, n)).astype(np.float32)
-    return dict(obs=obs, act=act, adv=adv, ret=ret, val=agent.evaluate(obs), logp=agent.evaluate(obs, act))
+    return dict(obs=obs, act=act, adv=adv, ret=ret, logp=agent.evaluate(obs, act))
 
 
 def as_torch(dist):
@@ -96,7 +96,7 @@ def record(monkeypatch, owner, name):
     return calls
 
 
-def run(algo, env, folder, **kwargs):
+def run(algo, env, folder, /, **kwargs):
     """A short training; returns the agent, and the columns and rows of its progress.txt."""
     small = dict(steps_per_epoch=30, epochs=2, train_v_iters=2, train_pi_iters=2, ac_kwargs=dict(hidden_sizes=(8,)))
     known = {key: val for key, val in small.items() if key in inspect.signature(algo.train).parameters}
@@ -193,16 +193,16 @@ def test_adv_is_normalised_in_float64_and_with_an_epsilon(algo):
 @each_algo
 def test_buffer_gives_back_what_it_was_given_in_its_shape(algo):
     rng = np.random.default_rng(0)
-    obs, act, logp, val = rng.random((5, 4, 4, 2)), rng.random((5, 3)), rng.random(5), rng.random(5)
+    obs, act, logp = rng.random((5, 4, 4, 2)), rng.random((5, 3)), rng.random(5)
     buf = algo.Buffer((4, 4, 2), (3,), 5, 0.9, 0.9)
     for t in range(5):
         buf.store(obs[t], act[t], 0)
     with pytest.raises((AssertionError, IndexError)):
-        buf.get(val, np.zeros(1), logp)                                                 # its path is not finished
+        buf.get(np.zeros(5), np.zeros(1), logp)                             # its path is not finished
     buf.finish_path(obs[0], False)
-    data = buf.get(val, np.zeros(1), logp)
-    assert list(data) == ['obs', 'act', 'adv', 'ret', 'val', 'logp']                    # the order that update takes
-    for key, array in dict(obs=obs, act=act, logp=logp, val=val).items():
+    data = buf.get(np.zeros(5), np.zeros(1), logp)
+    assert list(data) == ['obs', 'act', 'adv', 'ret', 'logp']                    # the order that update takes
+    for key, array in dict(obs=obs, act=act, logp=logp).items():
         assert data[key].dtype == np.float32
         np.testing.assert_array_equal(data[key], array.astype(np.float32))
 
@@ -246,7 +246,8 @@ def test_categorical_is_the_softmax_of_the_logits_and_sums_to_its_entropy_and_kl
     np.testing.assert_allclose(dist.log_prob(torch.arange(5)), np.log(p))
     np.testing.assert_allclose(dist.entropy(), sum(-p * np.log(p)))
     if algo is TRPO:
-        np.testing.assert_allclose(dist.kl(algo.file.Categorical(torch.as_tensor(other_logits))), sum(p * np.log(p / q)))
+        other = algo.file.Categorical(torch.as_tensor(other_logits))
+        np.testing.assert_allclose(dist.kl(other), sum(p * np.log(p / q)))
 
 
 @each_algo
@@ -265,7 +266,7 @@ def test_gaussian_integrates_to_one_and_to_its_entropy_and_kl(algo):
 @pytest.mark.parametrize('algo', [VPG, PPO], ids=['vpg', 'ppo'])
 def test_kl_estimate_is_never_negative(algo):
     rng = np.random.default_rng(0)
-    for _ in range(3000):
+    for _ in range(1500):
         logp_old = torch.tensor([rng.normal(0, 5)], dtype=torch.float32)
         logp = logp_old + 10**rng.uniform(-9, 1) * rng.choice([-1, 1])
         assert algo.file.compute_kl(logp, logp_old) >= 0
@@ -369,8 +370,7 @@ def test_numpy_mlp_is_the_torch_mlp(name):
 
 def test_activation_that_numpy_mlp_does_not_know_is_refused():
     with pytest.raises(UserError, match='GELU'):
-        make_agent_with_activation = make_args(ppo_torch.ppo, ac_kwargs=dict(activation=nn.GELU))
-        ppo_torch.Agent(make_env(SmallEnv), np.random.default_rng(0), make_agent_with_activation)
+        numpy_mlp([np.zeros((2, 2)), np.zeros(2)], nn.GELU)
 
 
 @each_algo
@@ -384,33 +384,33 @@ def test_numpy_policy_acts_as_the_torch_network_says(algo, action_space):
     with torch.no_grad():
         dist, _ = agent.ac.pi(torch.as_tensor(obs))
     if isinstance(action_space, Box):
-        np.testing.assert_allclose(act, dist.mu + np.exp(-0.5) * noise, atol=1e-5)
+        np.testing.assert_allclose(act, dist.mu.numpy() + np.exp(-0.5) * noise, atol=1e-5)
     else:
-        np.testing.assert_array_equal(act, np.argmax(dist.logits + noise, axis=-1))
+        np.testing.assert_array_equal(act, np.argmax(dist.logits.numpy() + noise, axis=-1))
         assert len(set(act)) == 4
 
 
 @each_algo
 @each_action_space
-@pytest.mark.parametrize('way', ['agent.act', 'ac.act', 'ac.step'])
+@pytest.mark.parametrize('way', ['agent.act', 'ac.step'])
 def test_actions_have_the_distribution_of_the_torch_network(algo, action_space, way):
     agent = make_agent(algo, action_space)
     with torch.no_grad():
         for p in agent.ac.pi.parameters():
             p += 0.5 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
     obs = np.array([0.3, -0.8, 0.5], dtype=np.float32)
-    n = 20_000 if way == 'agent.act' else 2000
+    n = 20_000 if way == 'agent.act' else 500
     if way == 'agent.act':
         noise = algo.file.draw_noise(np.random.default_rng(0), n, action_space)
         acts = np.array([agent.act(obs, noise[t]) for t in range(n)])
     else:
-        acts = np.array([agent.ac.act(obs) if way == 'ac.act' else agent.ac.step(obs)[0] for _ in range(n)])
+        acts = np.array([agent.ac.step(obs)[0] for _ in range(n)])
     with torch.no_grad():
         dist, _ = agent.ac.pi(torch.as_tensor(obs)[None])
     if isinstance(action_space, Discrete):
         assert chi_square_fits(np.bincount(acts, minlength=4), torch.softmax(dist.logits[0], -1).numpy())
     else:
-        z = (acts - dist.mu[0].numpy()) / torch.exp(dist.log_std).numpy()
+        z = (acts - dist.mu[0].numpy()) / torch.exp(dist.log_std.detach()).numpy()
         assert all(kolmogorov_smirnov_fits(z[:, i], normal_cdf) for i in range(2))
         assert abs(np.corrcoef(z.T)[0, 1]) < 4 / np.sqrt(n)                             # dimensions are independent
 
@@ -445,7 +445,7 @@ def test_step_gives_the_value_and_log_probability_of_its_action(algo, action_spa
 def test_numpy_policy_follows_training(algo, kwargs, action_space):
     agent = make_agent(algo, action_space, train_v_iters=1, **kwargs)
     data, zeros = make_data(algo, agent), np.zeros((64, *action_space.shape))
-    if isinstance(action_space, Discrete):                                              # actions on the edge of a change
+    if isinstance(action_space, Discrete):                                              # each action on the edge
         with torch.no_grad():
             zeros = -agent.ac.pi(torch.as_tensor(data['obs']))[0].logits.numpy()
 
@@ -456,7 +456,7 @@ def test_numpy_policy_follows_training(algo, kwargs, action_space):
     with torch.no_grad():
         dist, _ = agent.ac.pi(torch.as_tensor(data['obs']))
     after = act()
-    assert (before != after).mean() > 0.5
+    assert (before != after).mean() > 0.3
     if isinstance(action_space, Box):
         np.testing.assert_allclose(after, dist.mu, atol=1e-5)
         noisy = np.array([agent.act(obs, np.ones(2)) for obs in data['obs']])
@@ -467,7 +467,7 @@ def test_numpy_policy_follows_training(algo, kwargs, action_space):
 
 
 # %% Updates
-def reference_loss_pi(algo, logp, data, clip_ratio):
+def reference_loss_pi(algo, logp, data, clip_ratio=0.2):
     """Written once more, on PyTorch's own log-probabilities."""
     ratio = torch.exp(logp - data.logp)
     return {VPG.name: -(data.adv * logp).mean(), TRPO.name: -(data.adv * ratio).mean(),
@@ -480,7 +480,7 @@ def policy_steps(algo, pi, data, lr, steps):
     pi, data = in_float64(pi, data)
 
     def loss(pi):
-        return reference_loss_pi(algo, as_torch(pi(data.obs)[0]).log_prob(data.act), data, 0.2)
+        return reference_loss_pi(algo, as_torch(pi(data.obs)[0]).log_prob(data.act), data)
     return adam(flat(pi), gradient_of(loss, pi), lr, steps)
 
 
@@ -559,7 +559,7 @@ def test_metrics_say_what_the_update_did(algo, action_space):
         logp = dist.log_prob(data64.act)
         ratio = torch.exp(logp - data64.logp)
         kl = kl_divergence(dist_old, dist).mean() if algo is TRPO else (ratio - 1 - torch.log(ratio)).mean()
-        loss_pi_old, loss_pi = [reference_loss_pi(algo, x, data64, 0.2) for x in (data64.logp, logp)]
+        loss_pi_old, loss_pi = [reference_loss_pi(algo, x, data64) for x in (data64.logp, logp)]
         loss_v_old, loss_v = [((module.v(data64.obs) - data64.ret)**2).mean() for module in (ac_old, ac)]
         expected = dict(LossPi=loss_pi_old, LossV=loss_v_old, DeltaLossPi=loss_pi - loss_pi_old,
                         DeltaLossV=loss_v - loss_v_old, Entropy=dist.entropy().mean(), KL=kl)
@@ -620,7 +620,7 @@ def test_trpo_solves_for_the_damped_hessian_and_the_gradient_of_the_surrogate(ac
 
     hessian = torch.autograd.functional.hessian(mean_kl(pi, data64.obs), flat(pi)).numpy()
     np.testing.assert_allclose(seen['matrix'], hessian + 0.05 * np.eye(len(hessian)), atol=1e-5)
-    surrogate = gradient_of(lambda pi: reference_loss_pi(TRPO, pi(data64.obs, data64.act)[1], data64, None), pi)
+    surrogate = gradient_of(lambda pi: reference_loss_pi(TRPO, pi(data64.obs, data64.act)[1], data64), pi)
     np.testing.assert_allclose(seen['b'], surrogate(flat(pi)), atol=1e-5)
     assert seen['iters'] == 7
 
@@ -640,20 +640,22 @@ def test_conjugate_gradient_solves_the_system():
 
 
 @each_action_space
-def test_npg_takes_the_full_natural_step_and_does_not_search(action_space):
-    for delta in (0.01, 3):                                         # the second leads far out of the trust region
-        agent = make_agent(TRPO, action_space, hidden_sizes=(4,), algo='npg', delta=delta, cg_iters=80, train_v_iters=0)
-        data = make_data(TRPO, agent)
-        pi, data64 = in_float64(agent.ac.pi, data)
-        hessian = torch.autograd.functional.hessian(mean_kl(pi, data64.obs), flat(pi))
-        hessian += 0.1 * torch.eye(len(hessian))
-        surrogate = gradient_of(lambda pi: reference_loss_pi(TRPO, pi(data64.obs, data64.act)[1], data64, None), pi)
-        x = torch.linalg.solve(hessian, surrogate(flat(pi)))
-        step = torch.sqrt(2 * delta / (x @ hessian @ x)) * x
-        metrics = agent.update(data)
-        torch.testing.assert_close(flat(pi) - flat(agent.ac.pi), step, rtol=2e-3, atol=2e-3 * step.abs().max().item())
-        assert 'BacktrackIters' not in metrics
-    assert metrics['KL'] > delta
+@pytest.mark.parametrize('delta', [0.01, 10])
+def test_npg_takes_the_full_natural_step_and_does_not_search(action_space, delta):
+    def make(**kwargs):
+        return make_agent(TRPO, action_space, 9, (4,), delta=delta, cg_iters=80, train_v_iters=0, **kwargs)
+    agent = make(algo='npg')
+    data = make_data(TRPO, agent)
+    pi, data64 = in_float64(agent.ac.pi, data)
+    hessian = torch.autograd.functional.hessian(mean_kl(pi, data64.obs), flat(pi))
+    hessian += 0.1 * torch.eye(len(hessian))
+    surrogate = gradient_of(lambda pi: reference_loss_pi(TRPO, pi(data64.obs, data64.act)[1], data64), pi)
+    x = torch.linalg.solve(hessian, surrogate(flat(pi)))
+    step = torch.sqrt(2 * delta / (x @ hessian @ x)) * x
+    metrics = agent.update(data)
+    torch.testing.assert_close(flat(pi) - flat(agent.ac.pi), step, rtol=2e-3, atol=2e-3 * step.abs().max().item())
+    assert 'BacktrackIters' not in metrics
+    assert (make().update(data)['BacktrackIters'] > 0) == (delta == 10)                 # TRPO would not go that far
 
 
 @each_action_space
@@ -664,14 +666,14 @@ def test_trpo_accepts_the_first_step_inside_the_trust_region_that_improves_and_e
         agent = make_agent(TRPO, action_space, seed, train_v_iters=0, delta=delta, backtrack_coeff=coeff,
                            backtrack_iters=iters, damping_coeff=[0.1, 1e-3][seed // 4 % 2])
         data = make_data(TRPO, agent, seed)
-        policy, old = agent.policy, flat(agent.ac.pi)
+        old = flat(agent.ac.pi)
         pi, data64 = in_float64(agent.ac.pi, data)
         kl = mean_kl(copy.deepcopy(pi), data64.obs)
 
         def inside_and_better(params, slack):
             vector_to_parameters(params, pi.parameters())
             with torch.no_grad():
-                loss = reference_loss_pi(TRPO, pi(data64.obs, data64.act)[1], data64, None)
+                loss = reference_loss_pi(TRPO, pi(data64.obs, data64.act)[1], data64)
             return kl(params) <= delta * (1 + slack) and loss < -data64.adv.mean() + slack
         metrics, new = agent.update(data), flat(agent.ac.pi)
         i = metrics['BacktrackIters']
@@ -679,8 +681,6 @@ def test_trpo_accepts_the_first_step_inside_the_trust_region_that_improves_and_e
             rejected += 1
             assert torch.equal(new, old)                                                # to the last bit
             assert metrics['KL'] == metrics['DeltaLossPi'] == 0
-            assert agent.act(data['obs'][0], 0 * algo_noise(action_space)) == pytest.approx(
-                policy(data['obs'][0], 0 * algo_noise(action_space)))
             continue
         accepted, searched = accepted + 1, searched + (i > 0)
         assert inside_and_better(new.double(), slack=1e-5)
@@ -689,3 +689,261 @@ def test_trpo_accepts_the_first_step_inside_the_trust_region_that_improves_and_e
         for shorter in range(i):                                                        # longer steps were not allowed
             assert not inside_and_better(old.double() - coeff**shorter * full_step, slack=-1e-5)
     assert accepted > 10 and rejected > 2 and searched > 5
+
+
+# %% Training: spaces
+@each_algo
+def test_actions_are_clipped_for_the_environment_and_stored_unclipped(algo, tmp_path, monkeypatch):
+    low, high = np.array([-1, 0, -np.inf], dtype=np.float32), np.array([0.2, 3, 0], dtype=np.float32)
+    updates = record(monkeypatch, algo.file.Agent, 'update')
+    env = SmallEnv(action_space=Box(low, high))
+    agent = make_agent(algo, env.action_space)                                          # seed 0: the same first weights
+    run(algo, env, tmp_path, epochs=1, steps_per_epoch=200)
+    (data,), = updates
+    stored, received = data['act'], np.array(env.received)
+    np.testing.assert_array_equal(received, np.clip(stored, low, high))
+    assert (stored[:, 0] < -1).any() and (stored[:, 0] > 0.2).any() and (stored[:, 1:] != received[:, 1:]).any(0).all()
+    dist = as_torch(agent.ac.pi(torch.as_tensor(data['obs']))[0])
+    np.testing.assert_allclose(data['logp'], dist.log_prob(torch.as_tensor(stored)).detach(), rtol=1e-5)
+
+
+@each_algo
+@pytest.mark.parametrize('space', [Box(-np.inf, np.inf, (2,)), Box(-0.1, 0.3, (2, 3)), Box(-1, 1, (1,), np.float64),
+                                   Discrete(3, start=5)], ids=['unbounded', 'matrix', 'float64', 'from 5'])
+def test_action_spaces(algo, space, tmp_path, monkeypatch):
+    stored = record(monkeypatch, algo.Buffer, 'store')
+    env = SmallEnv(action_space=space)
+    _, _, rows = run(algo, env, tmp_path)
+    received = np.array(env.received)
+    acts = np.array([act for _, act, _ in stored])
+    assert received.shape == (60, *space.shape) and len(rows) == 2
+    if isinstance(space, Discrete):
+        np.testing.assert_array_equal(received, acts + 5)
+        assert set(received) == {5, 6, 7}
+    else:
+        np.testing.assert_array_equal(received, np.clip(acts.reshape(received.shape), space.low, space.high))
+        assert (received != received[0]).any() and (received == acts.reshape(received.shape)).any()
+
+
+@each_algo
+@pytest.mark.parametrize('space', [Discrete(4), Discrete(4, start=-2), Box(0, 255, (6, 5, 3), np.uint8), Box(0, 1, ())],
+                         ids=['one-hot', 'from -2', 'image', 'scalar'])
+def test_observation_spaces(algo, space, tmp_path, monkeypatch):
+    """Discrete observations come as one-hot; the buffer keeps the shape of others, and the perceptrons flatten it."""
+    stored, updates = record(monkeypatch, algo.Buffer, 'store'), record(monkeypatch, algo.file.Agent, 'update')
+    seen, env = [], SmallEnv(observation_space=space, length=7)
+    draw_obs = env.draw_obs
+    monkeypatch.setattr(env, 'draw_obs', lambda: seen.append(draw_obs()) or seen[-1])
+    agent, _, _ = run(algo, env, tmp_path)
+    obs = np.array([obs for obs, _, _ in stored])
+    expected = np.array([x for i, x in enumerate(seen) if i % 8 != 7][:60])             # all but each episode's last
+    if isinstance(space, Discrete):
+        expected = np.eye(4)[expected - space.start]
+    np.testing.assert_array_equal(obs, expected.reshape(60, *(space.shape or (-1,))))   # a scalar may come as a vector
+    data = updates[-1][0]
+    np.testing.assert_array_equal(data['obs'], obs[30:])
+    inputs = agent.ac.v.v_net[1].in_features
+    assert inputs == 4 if isinstance(space, Discrete) else inputs == np.prod(space.shape)
+    flattened = torch.as_tensor(data['obs']).reshape(30, inputs)
+    torch.testing.assert_close(agent.ac.v(torch.as_tensor(data['obs'])), agent.ac.v(flattened))
+
+
+@each_algo
+@pytest.mark.parametrize('spaces', [dict(action_space=MultiDiscrete([2, 2])),
+                                    dict(observation_space=Dict(x=Discrete(2)))], ids=['actions', 'observations'])
+def test_other_spaces_are_refused(algo, spaces, tmp_path):
+    with pytest.raises(UserError, match='must be Box or Discrete'):
+        run(algo, SmallEnv(**spaces), tmp_path / 'run')
+    assert not (tmp_path / 'run').exists()
+
+
+class ReusingEnv(SmallEnv):
+    """Returns the same array for every observation, overwritten in place, as some environments do."""
+    def draw_obs(self):
+        obs = super().draw_obs()
+        self.obs = getattr(self, 'obs', obs)
+        self.obs[:] = obs
+        return self.obs
+
+
+@each_algo
+def test_environment_that_reuses_its_observation_array_trains_the_same(algo, tmp_path):
+    tables = [run(algo, make(length=7), tmp_path / make.__name__)[2] for make in (SmallEnv, ReusingEnv)]
+    assert without_time(tables[0]) == without_time(tables[1])
+
+
+# %% Training: time limits and epochs
+def fixed_value(file, value):
+    """Our networks, but for a value function that always says `value`."""
+    class FixedCritic(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.value = nn.Parameter(torch.tensor(float(value)))
+
+        def forward(self, obs):
+            return self.value.expand(len(obs))
+
+    def actor_critic(*spaces, **kwargs):
+        ac = file.MLPActorCritic(*spaces, **kwargs)
+        ac.v = FixedCritic()
+        return ac
+    return actor_critic
+
+
+ENDS = dict(time_limit=(lambda: gym.wrappers.TimeLimit(SmallEnv(), 5), {}), max_ep_len=(SmallEnv, dict(max_ep_len=5)),
+            termination=(lambda: SmallEnv(length=5), {}))
+
+
+@each_algo
+@pytest.mark.parametrize('end', ENDS)
+@pytest.mark.parametrize('steps', [10, 13])                         # the last episode ends with the epoch, or is cut
+def test_returns_of_an_endless_reward_are_bootstrapped_unless_it_terminates(algo, end, steps, tmp_path, monkeypatch):
+    """Reward 1 for ever is worth 1 / (1 - gamma), and a time limit changes nothing about that."""
+    monkeypatch.setattr(algo.file, 'mpi_statistics_scalar', lambda x: (0, 1))           # leave adv as it is
+    updates, (env_fn, kwargs) = record(monkeypatch, algo.file.Agent, 'update'), ENDS[end]
+    _, _, rows = run(algo, env_fn(), tmp_path, epochs=1, steps_per_epoch=steps, gamma=0.9, train_v_iters=0,
+                     actor_critic=fixed_value(algo.file, 10), **kwargs)
+    (data,), = updates
+    expected = np.full(steps, 10, dtype=np.float32)
+    if end == 'termination':
+        expected[:10] = [sum(0.9**k for k in range(5 - t % 5)) for t in range(10)]
+    else:
+        assert (data['adv'] == 0).all()
+    np.testing.assert_allclose(data['ret'], expected, rtol=0 if end != 'termination' else 1e-6)
+    assert rows[0]['AverageEpRet'] == rows[0]['EpLen'] == '5.0' and rows[0]['StdEpRet'] == '0.0'
+
+
+@each_algo
+@pytest.mark.parametrize('end', ENDS)
+def test_value_of_an_endless_reward_is_learned(algo, end, tmp_path):
+    env_fn, kwargs = ENDS[end]
+    _, _, rows = run(algo, env_fn(), tmp_path, epochs=15, steps_per_epoch=50, gamma=0.9, train_v_iters=30, vf_lr=0.03,
+                     **kwargs)
+    value = float(rows[-1]['AverageVVals'])
+    assert value < 4 if end == 'termination' else abs(value - 10) < 0.5
+
+
+@each_algo
+@pytest.mark.parametrize('end', ['length', 'max_ep_len'])
+def test_episode_goes_on_over_epochs_and_is_logged_when_it_ends(algo, end, tmp_path):
+    env = SmallEnv(length=25 if end == 'length' else None, reward=lambda obs, action: 2)
+    _, _, rows = run(algo, env, tmp_path, epochs=5, steps_per_epoch=10, max_ep_len=1000 if end == 'length' else 25)
+    for epoch, row in enumerate(rows):
+        logged = [row[key] for key in ('AverageEpRet', 'StdEpRet', 'MaxEpRet', 'MinEpRet', 'EpLen')]
+        assert logged == (['50.0', '0.0', '50.0', '50.0', '25.0'] if epoch in (2, 4) else [''] * 5)
+        assert row['TotalEnvInteracts'] == str(10 * (epoch + 1)) and row['LossV'] and row['AverageVVals']
+    assert len(env.seeds) == 3                                                          # the last ended with its epoch
+
+
+# %% Training: what is logged and saved
+def times4(key):
+    return [f'Average{key}', f'Std{key}', f'Max{key}', f'Min{key}']
+
+
+@pytest.mark.parametrize('algo, kwargs, own', [
+    (VPG, {}, []), (PPO, {}, ['ClipFrac', 'StopIter']), (TRPO, {}, ['BacktrackIters']), (TRPO, dict(algo='npg'), [])
+], ids=['vpg', 'ppo', 'trpo', 'npg'])
+def test_columns(algo, kwargs, own, tmp_path):
+    _, columns, _ = run(algo, SmallEnv(length=5), tmp_path, **kwargs)
+    assert columns == ['Epoch', *times4('EpRet'), 'EpLen', *times4('VVals'), 'TotalEnvInteracts', 'LossPi', 'LossV',
+                       'DeltaLossPi', 'DeltaLossV', 'Entropy', 'KL', *own, 'Time']
+
+
+def without_time(rows):
+    return [{key: val for key, val in row.items() if key != 'Time'} for row in rows]
+
+
+@each_algo
+@each_action_space
+def test_same_seed_same_run(algo, action_space, tmp_path):
+    def train(name, seed):
+        np.random.seed(len(name))                                                       # global state does not matter
+        torch.manual_seed(len(name))
+        env = SmallEnv(action_space=action_space, length=7, reward=lambda obs, action: float(obs[0] * np.sum(action)))
+        rows = without_time(run(algo, env, tmp_path / name, seed=seed)[2])
+        assert env.seeds[0] == seed and set(env.seeds[1:]) == {None}
+        return rows
+    first, again, other = train('first', 3), train('again once more', 3), train('other', 4)
+    assert first == again
+    for key in ('AverageEpRet', 'AverageVVals', 'DeltaLossPi', 'LossV', 'KL'):
+        assert all(row[key] != changed[key] for row, changed in zip(first, other)), key
+
+
+@each_algo
+def test_model_saved_last_is_the_model_after_the_last_update(algo, tmp_path):
+    agent, _, _ = run(algo, SmallEnv(), tmp_path, epochs=3, save_freq=2)
+    saved = torch.load(tmp_path / 'pyt_save' / 'model.pt', weights_only=True)
+    assert list(saved) == list(agent.ac.state_dict())
+    assert all(torch.equal(saved[key], val) for key, val in agent.ac.state_dict().items())
+
+
+# %% Training: networks of one's own
+class SidesEnv(SmallEnv):
+    """An image with a bright left or right half; the action that names the half is rewarded."""
+    def __init__(self):
+        def bright(obs, action):
+            return obs[0, 0, 3 * action] > 100
+        super().__init__(Box(0, 255, (1, 6, 6), np.uint8), Discrete(2), length=10, reward=bright)
+
+    def draw_obs(self):
+        obs = self.np_random.integers(50, size=(1, 6, 6), dtype=np.uint8)
+        side = self.np_random.integers(2)
+        obs[:, :, 3 * side:3 * side + 3] += 150
+        return obs
+
+
+def conv_net(n_out):
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, n_out))
+
+
+class ConvActor(nn.Module):
+    def __init__(self, n, distribution):
+        super().__init__()
+        self.net, self.distribution = conv_net(n), distribution
+
+    def forward(self, obs, act=None):
+        dist = self.distribution(logits=self.net(obs / 255))
+        return dist, None if act is None else dist.log_prob(act)
+
+
+class ConvCritic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = conv_net(1)
+
+    def forward(self, obs):
+        return self.net(obs / 255).squeeze(-1)
+
+
+class ConvActorCritic(nn.Module):
+    """What the protocol asks of an actor_critic, and no more."""
+    def __init__(self, observation_space, action_space, distribution):
+        super().__init__()
+        assert observation_space.shape == (1, 6, 6)
+        self.pi, self.v = ConvActor(int(action_space.n), distribution), ConvCritic()
+
+    def step(self, obs):
+        with torch.no_grad():
+            dist, _ = self.pi(obs[None])
+            act = torch.distributions.Categorical(logits=dist.logits).sample()
+            return act.numpy()[0], self.v(obs[None]).numpy()[0], dist.log_prob(act).numpy()[0]
+
+    def act(self, obs):
+        return self.step(obs)[0]
+
+
+@pytest.mark.parametrize('algo, distribution, kwargs', [
+    (VPG, torch.distributions.Categorical, dict(pi_lr=0.05)), (PPO, torch.distributions.Categorical, dict(pi_lr=0.02)),
+    (PPO, ppo_torch.Categorical, dict(pi_lr=0.02)), (TRPO, trpo_torch.Categorical, dict(delta=0.1))
+], ids=['vpg', 'ppo', 'ppo with its own distribution', 'trpo'])
+def test_convolutional_actor_critic_learns(algo, distribution, kwargs, tmp_path):
+    if algo is PPO:
+        kwargs = dict(kwargs, train_pi_iters=10, target_kl=0.1)
+    _, _, rows = run(algo, SidesEnv(), tmp_path, epochs=10, steps_per_epoch=100, actor_critic=ConvActorCritic,
+                     ac_kwargs=dict(distribution=distribution), **kwargs)
+    returns = [float(row['AverageEpRet']) for row in rows]
+    assert returns[0] < 7 and returns[-1] > 9
+    assert float(rows[-1]['Entropy']) < float(rows[0]['Entropy'])
+    again = run(algo, SidesEnv(), tmp_path / 'again', epochs=2, steps_per_epoch=100, actor_critic=ConvActorCritic,
+                ac_kwargs=dict(distribution=distribution), **kwargs)[2]
+    assert without_time(again) == without_time(rows[:2])                                # its randomness is seeded too

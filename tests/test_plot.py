@@ -264,6 +264,18 @@ def test_panels_labels_and_looks(data):
     assert legend.get_title().get_text() == 'mean and 95 % bootstrap interval over seeds'
 
 
+def test_lines_are_thick_where_all_seeds_are_and_thin_elsewhere(tmp_path):
+    write_run(tmp_path / 'e' / 'e_s0', [1., 2., 3., 4.], seed=0)
+    write_run(tmp_path / 'e' / 'e_s1', [3., 4.], seed=1)
+    figure = plot.make_plots([str(tmp_path)], band='none')
+    thick, thin = figure.axes[0].lines
+    np.testing.assert_array_equal(thick.get_ydata(), [2, 3, np.nan, np.nan])
+    np.testing.assert_array_equal(thin.get_ydata(), [np.nan, 3, 3, 4])
+    assert thick.get_linewidth() > thin.get_linewidth() and thick.get_color() == thin.get_color()
+    assert figure.legends[0].get_title().get_text() == 'mean over seeds'
+    assert plot.make_plots([str(tmp_path)], figure=figure) is figure and len(figure.axes) == len(figure.legends) == 1
+
+
 def test_labels_count_seeds_as_they_are(data):
     assert list(plot.curve_labels(plot.get_datasets('data/ppo_torch_hopper')[:1]).values()) == ['ppo_torch (1 seed)']
     (data / 'ppo_torch_hopper' / 'ppo_torch_hopper_s1' / 'progress.txt').write_text('')
@@ -313,6 +325,16 @@ def test_out_formats_are_written_and_repeatable(data, suffix, start, capsys):
     assert first.startswith(start) and len(first) > 5000 and first == second
     assert f'wrote first.{suffix}' in capsys.readouterr().out
     assert sorted(os.listdir('.')) == ['data', f'first.{suffix}', f'second.{suffix}']     # no partial file is left
+
+
+def test_interrupted_writing_leaves_the_old_file_and_nothing_else(data, monkeypatch):
+    def interrupted(self, path, **kwargs):
+        Path(path).write_text('half a picture')
+        raise KeyboardInterrupt
+    Path('a.png').write_text('the last one')
+    monkeypatch.setattr(plt.Figure, 'savefig', interrupted)
+    plot.main(['data/ppo_torch_hopper', '--out', 'a.png'])
+    assert sorted(os.listdir('.')) == ['a.png', 'data'] and Path('a.png').read_text() == 'the last one'
 
 
 def test_flags_reach_the_picture(data):
@@ -373,7 +395,7 @@ def test_live_follows_the_runs(data):
 # %% Mistakes
 @pytest.mark.parametrize('argv, words', [
     (['data', '-y', 'AverageEpRt'], ['AverageEpRt', 'AverageEpRet']),
-    (['data', '-y', 'performance'], ['Performance']),
+    (['data', '-y', 'PERFORMANCE'], ['did you mean Performance?']),
     (['data', '-y', 'KL', 'Zzzzz'], ["'Zzzzz'", 'Epoch', 'AverageTestEpRet', 'KL']),      # nothing near: all of them
     (['data', '-x', 'TotalEnvInteract'], ['TotalEnvInteracts']),
     (['dada/ppo'], ['dada/ppo']),
@@ -383,6 +405,7 @@ def test_live_follows_the_runs(data):
     (['data', '--out', 'a.jpg'], ['a.jpg', '.png, .svg or .pdf']),
     (['data', '--out', 'missing/a.png'], ['missing/a.png']),
     (['data', '--smoth', '3'], ['--smoth', '--smooth']),
+    (['data', '--sm', '3'], ['--sm;']),                                          # flags are written out
     (['data', '--smooth', 'x'], ['--smooth', "'x'"]),
     (['data', '--smooth', '0'], ['--smooth']),
     (['data', '--live', '0'], ['--live']),

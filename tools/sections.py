@@ -15,6 +15,7 @@ To change something shared, edit it in its owner, repair, and commit all files t
 import argparse
 import ast
 import difflib
+import functools
 import io
 import re
 import sys
@@ -30,46 +31,64 @@ BUFFERS = dict(vpg='VPGBuffer', ppo='PPOBuffer', trpo='GAEBuffer')
 
 # What is shared. A piece is a section, or after dots a definition in it and then a method, or the body of a function.
 # The first algorithm owns it. TWINS: equal in both frameworks, owned by its torch file. EACH: equal within each
-# framework, owned by its file there. Repaired in this order: what both frameworks share before what holds some of it.
-TWINS, EACH = 'twins', 'each'
+# framework, owned by its file there. TORCH, TF1: equal within that framework alone. Repaired in this order: what both
+# frameworks share before what holds some of it.
+TWINS, EACH, TORCH, TF1 = 'twins', 'each', *FRAMEWORKS
 SHARED = (
     ('Command line', 'ppo vpg trpo ddpg td3 sac', TWINS),
     ('Networks.mlp', 'ppo vpg trpo ddpg td3 sac', EACH),
+    ('Networks.placeholder', 'ppo vpg trpo ddpg td3 sac', TF1),
+    ('Networks.placeholders', 'ppo vpg trpo ddpg td3 sac', TF1),
 
+    # on-policy
     ('Networks.numpy_policy', 'ppo vpg trpo', TWINS),
     ('Networks.draw_noise', 'ppo vpg trpo', TWINS),
     ('Buffer', 'ppo vpg trpo', TWINS),
+    ('Update.conjugate_gradient', 'trpo', TWINS),
     ('Evaluation', 'ppo vpg trpo', TWINS),
     ('Training._algorithm_.body', 'ppo vpg trpo', TWINS),
     ('Networks', 'ppo vpg', EACH),
-    ('Networks.Categorical.__init__', 'ppo trpo', EACH),
+    ('Networks.Categorical.__init__', 'ppo trpo', TORCH),
     ('Networks.Categorical.log_prob', 'ppo trpo', EACH),
     ('Networks.Categorical.entropy', 'ppo trpo', EACH),
-    ('Networks.Gaussian.__init__', 'ppo trpo', EACH),
+    ('Networks.Gaussian.__init__', 'ppo trpo', TORCH),
     ('Networks.Gaussian.log_prob', 'ppo trpo', EACH),
     ('Networks.Gaussian.entropy', 'ppo trpo', EACH),
-    ('Networks.Actor', 'ppo trpo', EACH),
-    ('Networks.MLPCategoricalActor', 'ppo trpo', EACH),
-    ('Networks.MLPGaussianActor', 'ppo trpo', EACH),
-    ('Networks.MLPCritic', 'ppo trpo', EACH),
-    ('Networks.MLPActorCritic', 'ppo trpo', EACH),
+    ('Networks.Actor', 'ppo trpo', TORCH),
+    ('Networks.MLPCategoricalActor', 'ppo trpo', TORCH),
+    ('Networks.MLPGaussianActor.__init__', 'ppo trpo', TORCH),
+    ('Networks.MLPCritic', 'ppo trpo', TORCH),
+    ('Networks.MLPActorCritic', 'ppo trpo', TORCH),
+    ('Networks.placeholder_from_space', 'ppo trpo', TF1),
+    ('Networks.placeholders_from_spaces', 'ppo trpo', TF1),
+    ('Networks.mlp_categorical_policy', 'ppo trpo', TF1),
+    ('Networks.mlp_gaussian_policy', 'ppo trpo', TF1),
+    ('Networks.mlp_actor_critic', 'ppo trpo', TF1),
     ('Losses.compute_loss_v', 'ppo vpg trpo', EACH),
     ('Losses.compute_kl', 'ppo vpg', EACH),
-    ('Update.Agent.__init__', 'ppo vpg', EACH),
+    ('Update.Agent.__init__', 'ppo vpg', TORCH),
     ('Update.Agent.act', 'ppo vpg trpo', EACH),
     ('Update.Agent.evaluate', 'ppo vpg trpo', EACH),
-    ('Update.conjugate_gradient', 'trpo', TWINS),
+    ('Update.Agent.refresh_policy', 'ppo vpg trpo', TF1),
+    ('Update.Agent.run', 'ppo vpg trpo', TF1),
 
+    # off-policy
     ('Buffer', 'ddpg td3 sac', TWINS),
     ('Evaluation', 'ddpg td3 sac', TWINS),
     ('Training._algorithm_.body', 'ddpg td3 sac', TWINS),
-    ('Networks.MLPActor', 'ddpg td3', EACH),
-    ('Networks.MLPQFunction', 'ddpg td3 sac', EACH),
-    ('Networks.MLPActorCritic.policy', 'ddpg td3', EACH),
-    ('Networks.MLPActorCritic.act', 'ddpg td3', EACH),
-    ('Losses.compute_backup', 'ddpg td3', EACH),
+    ('Networks.MLPActor', 'ddpg td3', TORCH),
+    ('Networks.MLPQFunction', 'ddpg td3 sac', TORCH),
+    ('Networks.MLPActorCritic.policy', 'ddpg td3', TORCH),
+    ('Networks.MLPActorCritic.act', 'ddpg td3', TORCH),
+    ('Networks.numpy_policy', 'ddpg td3', TF1),
+    ('Networks.mlp_policy', 'ddpg td3', TF1),
+    ('Networks.mlp_q_function', 'ddpg td3 sac', TF1),
+    ('Losses.compute_backup', 'ddpg td3', TWINS),
+    ('Losses.compute_backup', 'sac', TWINS),
     ('Losses.compute_loss_q', 'td3 sac', EACH),
     ('Update.Agent.act', 'ddpg td3', EACH),
+    ('Update.Agent.refresh_policy', 'ddpg td3 sac', TF1),
+    ('Update.Agent.run', 'ddpg td3 sac', TF1),
 )
 
 # Neighbours that are read side by side; every algorithm's two frameworks are another pair.
@@ -118,14 +137,19 @@ def named(text, algorithm):
     return text
 
 
+@functools.lru_cache(maxsize=512)
+def definitions(text):
+    """The syntax trees of a section's statements; none of a section that is broken."""
+    try:
+        return ast.parse(text).body
+    except SyntaxError:
+        return []
+
+
 def locate(text, names):
     """The lines [start, end) in a section of the definition that the names lead to, or None if there is none."""
-    start, end, nodes = 0, len(text.splitlines()), None
+    start, end, nodes = 0, len(text.splitlines()), definitions(text) if names else []
     for name in names:
-        try:
-            nodes = ast.parse(text).body if nodes is None else nodes
-        except SyntaxError:
-            return None
         if name == 'body':
             return nodes[0].lineno - 1, end
         node = next((node for node in nodes if getattr(node, 'name', None) == name), None)
@@ -157,9 +181,10 @@ def put_piece(sections, piece, algorithm, new):
 def shared(root=ROOT):
     """(piece, owner, copies) for each row of the table, by the names of those files that exist."""
     existing = algorithm_files(root)
+    extents = {TWINS: [(TORCH, TF1)], EACH: [(TORCH,), (TF1,)], TORCH: [(TORCH,)], TF1: [(TF1,)]}
     for piece, algorithms, extent in SHARED:
-        groups = [[f'{algorithm}_{framework}' for algorithm in algorithms.split()] for framework in FRAMEWORKS]
-        for group in [sum(groups, [])] if extent == TWINS else groups:
+        for frameworks in extents[extent]:
+            group = [f'{algorithm}_{framework}' for framework in frameworks for algorithm in algorithms.split()]
             group = [name for name in group if name in existing]
             if len(group) > 1:
                 yield piece, group[0], group[1:]
@@ -201,7 +226,7 @@ def pieces_of(sections, algorithm):
     """Every piece that could be shared, larger ones before what is in them."""
     for section in SECTIONS[2:]:
         yield section
-        for node in ast.parse(neutral(sections[section], algorithm)).body:
+        for node in definitions(neutral(sections[section], algorithm)):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 yield f'{section}.{node.name}'
             if isinstance(node, ast.ClassDef):
@@ -282,8 +307,8 @@ def show(name, wanted):
         row = 1
         for section, text in sections.items():
             end = row + len(text.splitlines()) - 1
-            definitions = re.findall(r'^(?:def|class) (\w+)', text, re.MULTILINE)
-            print(f'{section:<13}{row:4}-{end:<5}{", ".join(definitions)}')
+            names = [node.name for node in definitions(text) if hasattr(node, 'name')]
+            print(f'{section:<13}{row:4}-{end:<5}{", ".join(names)}'.rstrip())
             row = end + 1
     for piece in wanted:
         text = get_piece(sections, neutral(piece, algorithm), algorithm)
