@@ -1,4 +1,4 @@
-"""What stands between a gymnasium environment and the training loops: checks, number types, and going on after a stop."""
+"""What stands between an environment and the training loops: checks, number types, and going on after a stop."""
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -12,8 +12,8 @@ def make_env(env_fn, discrete_actions=True):
     obs_space, act_space = env.observation_space, env.action_space
     supported = 'Box or Discrete' if discrete_actions else 'Box'
     if not isinstance(obs_space, (Box, Discrete)):
-        raise UserError(f'observations of type {type(obs_space).__name__} are not supported: they must be Box or Discrete '
-                        '(gymnasium.wrappers.FlattenObservation turns Dict and Tuple into Box)')
+        raise UserError(f'observations of type {type(obs_space).__name__} are not supported: they must be Box or '
+                        'Discrete (gymnasium.wrappers.FlattenObservation turns Dict and Tuple into Box)')
     if not isinstance(act_space, (Box, Discrete) if discrete_actions else Box):
         raise UserError(f'actions of type {type(act_space).__name__} are not supported here: they must be {supported}'
                         + ('' if discrete_actions else ' (vpg, trpo and ppo take Discrete ones)'))
@@ -28,10 +28,10 @@ def make_env(env_fn, discrete_actions=True):
 class TrainingEnv(gym.Wrapper):
     """An environment as the training loops use it.
 
-    Observations come out as float32. Actions are brought to the space's shape and clipped to its bounds on their way in,
-    so that a Gaussian policy may sample outside of them. The episode under way can be saved and continued: a simulator's
-    state cannot be saved in general, but its random state at the last reset and the actions since then can, and played
-    again they lead to the same place.
+    Observations come out as float32. Actions are brought to the space's shape and clipped to its bounds on their way
+    in, so that a Gaussian policy may sample outside of them. The episode under way can be saved and continued: the
+    state of a simulator cannot be saved in general, but its random state at the last reset and the actions since then
+    can, and played again they lead to the same place.
     """
 
     def __init__(self, env):

@@ -39,8 +39,8 @@ def sync_params(module):
 def flat_grads(module):
     """One buffer for all gradients of a module, made when first asked for: each parameter's .grad is a view of it.
 
-    So averaging over processes is a single in-place Allreduce, without packing and unpacking. optimizer.zero_grad() would
-    drop the views; use `zero_grads`.
+    So averaging over processes is a single in-place Allreduce, without packing and unpacking. optimizer.zero_grad()
+    would drop the views; use `zero_grads`.
     """
     if not hasattr(module, '_flat_grads'):
         params = list(module.parameters())

@@ -1,4 +1,4 @@
-"""Data-parallel TensorFlow-1 style over MPI: equal parameters on every process, gradients averaged in one message per step.
+"""Data-parallel TensorFlow-1 style over MPI: equal parameters on every process, gradients averaged in one message.
 
 `tf` is tensorflow.compat.v1 with the behaviour of version 2 off and its chatter silenced, which has to happen before it
 is imported: so the algorithm files take it from here.
@@ -92,8 +92,8 @@ def mpi_avg_tensor(x):
 class MpiAdamOptimizer(tf.train.AdamOptimizer):
     """Adam on gradients averaged over all processes.
 
-    TensorFlow adds epsilon before it corrects the bias of the second moment, and the paper and PyTorch after it; here it is
-    as in the paper, so that both twins make the same steps.
+    TensorFlow adds epsilon before it corrects the bias of the second moment, and the paper and PyTorch after it; here
+    it is as in the paper, so that both twins make the same steps.
     """
 
     def compute_gradients(self, loss, var_list, scalars=(), **kwargs):

@@ -27,7 +27,7 @@ def numpy_mlp(params, activation):
     """
     name = activation.__name__.lower().replace('_', '')
     if name not in ACTIVATIONS:
-        raise UserError(f'the activation {activation.__name__} is not supported; choose one of {", ".join(ACTIVATIONS)}')
+        raise UserError(f'the activation {activation.__name__} is not supported; there are: {", ".join(ACTIVATIONS)}')
     activation = ACTIVATIONS[name]
     *hidden, (last_weight, last_bias) = zip(params[::2], params[1::2])
 

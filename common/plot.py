@@ -350,7 +350,7 @@ def save(figure, path):
             figure.savefig(partial_path, metadata=METADATA[suffix.lower()])
         os.replace(partial_path, path)
     except OSError as error:
-        raise UserError(f'cannot write {path}: {error.strerror}')
+        raise UserError(f'cannot write {path}: {error.strerror}') from error
     finally:                                                               # Ctrl-C may come at any time
         if os.path.exists(partial_path):
             os.remove(partial_path)

@@ -33,6 +33,7 @@ import gymnasium as gym
 
 from common.env_tools import make_env
 from common.mpi_tools import UserError, mpi_fork, num_procs, proc_id
+from common.numpy_mlp import ACTIVATIONS
 from common.run_utils import DATESTAMP, ExperimentGrid, algo_name, cpu_count, default_arguments
 from common.run_utils import one_line_errors, run_here, setup_logger_kwargs
 
@@ -49,7 +50,6 @@ AT_LEAST_1 = '''steps_per_epoch epochs max_ep_len save_freq train_pi_iters train
 AT_LEAST_0 = '''seed start_steps update_after num_test_episodes pi_lr vf_lr q_lr lr clip_ratio target_kl delta
     damping_coeff act_noise target_noise noise_clip alpha'''.split()
 FROM_0_TO_1 = 'gamma lam polyak backtrack_coeff'.split()
-ACTIVATIONS = 'elu gelu identity leakyrelu mish relu relu6 selu sigmoid silu softplus softsign tanh'.split()
 
 
 # ---- Flags
@@ -341,7 +341,8 @@ def help_page(train_fn, script, width=100):
         lines.append(f'{group}:')
         for flag in flags:
             shown = flag.default is not None and flag.default is not False
-            text = textwrap.wrap(flag.text + (f' (default: {as_text(flag.default)})' if shown else ''), width - 30)
+            default = f' (default:\xa0{as_text(flag.default)})' if shown else ''            # which no line end parts
+            text = [line.replace('\xa0', ' ') for line in textwrap.wrap(flag.text + default, width - 30)]
             head = '  ' + ', '.join(flag.spellings)
             lines += [f'{head:<29} {text.pop(0)}' if len(head) < 30 and text else head]
             lines += [' ' * 30 + line for line in text]
@@ -367,7 +368,7 @@ def overview(algorithms):
     lines = ['python -m common.run COMMAND [ARGUMENTS]', '', 'Algorithms (ppo alone means ppo_torch, and so on):']
     for name in algorithms:
         about = ast.get_docstring(ast.parse((ROOT / f'{name}.py').read_text(encoding='utf-8'))) or ''
-        lines.append(f'  {name:<14}' + about.split('\n')[0])
+        lines.append(f'  {name:<14}' + textwrap.shorten(about.split('\n')[0], 84, placeholder=' ...'))
     lines += ['', 'Tools:', *(f'  {name:<14}{text}' for name, text in TOOLS.items()), '', 'Examples:']
     return '\n'.join(lines) + textwrap.indent(textwrap.dedent('''
         python -m common.run ppo --help                                     the flags of an algorithm

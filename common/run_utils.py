@@ -201,6 +201,7 @@ class Experiment:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self.process.kill()
+            self.process.wait()
 
 
 def check_folders(experiments):

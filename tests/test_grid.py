@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from common import run
+from common import run, run_utils
 from common.mpi_tools import UserError, num_procs
 from common.run_utils import ExperimentFailed, ExperimentGrid, call_experiment, setup_logger_kwargs, valid_str
 from ppo_torch import ppo
@@ -191,8 +191,8 @@ def test_failure_of_one_variant_then_resume():
     done = toy(f'{GRID} --jobs 2', TOY_FAILS='0.1 1')
     assert done.returncode == 1
     assert list(runs()) == ALL_FOUR and [row['Epoch'] for row in runs().values()] == ['1', '0', '1', '1']
-    lines = [line.split(maxsplit=7) for line in done.stdout.split('\n')]
-    assert [line[:5] + line[7:] for line in lines if line[:1] in (['variant'], ['toy_lam0-1'], ['toy_lam0-2'])] == [
+    table = [line.split(maxsplit=7) for line in done.stdout.split('\n')[-4:-1]]
+    assert [line[:5] + line[7:] for line in table] == [
         ['variant', 'seeds', 'performance', 'time', 'outcome'],
         ['toy_lam0-1', '0', '1', '11', '20', 'seed 1 failed: ZeroDivisionError: as told'],
         ['toy_lam0-2', '0', '1', '21', '31', 'finished']]
@@ -292,6 +292,28 @@ def test_killed_grid_leaves_no_run_behind(how):
 
 # ---- From Python
 
+def test_interrupted_grid_stops_its_runs(monkeypatch):
+    sleeping = run_utils.Experiment([sys.executable, '-c', 'import time; time.sleep(60)'], dict(seed=0), 1,
+                                    setup_logger_kwargs('e', 0))
+
+    def interrupt():
+        raise KeyboardInterrupt
+    monkeypatch.setattr(sleeping, 'ended', interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_utils.run_experiments([sleeping])
+    assert sleeping.process.returncode == -signal.SIGTERM
+
+
+def test_one_datestamp_for_a_grid(monkeypatch):
+    stamps = iter(['2030-01-31_12-00-00', '2030-01-31_12-00-01', '2030-01-31_12-00-02'])
+    monkeypatch.setattr(run_utils.time, 'strftime', lambda *_: next(stamps))
+    grid = ExperimentGrid('g')
+    grid.add('seed', [0, 1])
+    grid.run(lambda seed, logger_kwargs: None, datestamp=True, jobs=2)
+    assert sorted(str(path) for path in Path('data').glob('*/*')) == [
+        f'data/2030-01-31_g/2030-01-31_12-00-00-g_s{seed}' for seed in (0, 1)]
+
+
 def test_call_experiment():
     """Any callable, in a process of its own, with its environment, its folder and nothing left on disk but its own."""
     offset, here = 5, os.getpid()
@@ -318,7 +340,7 @@ def test_call_experiment_with_processes():
     def experiment(seed, logger_kwargs):
         print(f'processes {num_procs()}')
     call_experiment('exp', experiment, num_cpu=2)
-    assert Path('data/exp/exp_s0/output.log').read_text().count('processes 2\n') == 2
+    assert Path('data/exp/exp_s0/output.log').read_text().count('processes 2') == 2
 
 
 def test_grid_over_functions():

@@ -539,7 +539,7 @@ def test_value_function_takes_train_v_iters_steps_of_adam(algo):
     agent = make_agent(algo, Discrete(4), vf_lr=0.01, train_v_iters=4)
     data = make_data(algo, agent)
     v, data64 = in_float64(agent.ac.v, data)
-    expected = adam(flat(v), gradient_of(lambda v: ((v(data64.obs) - data64.ret)**2).mean(), v), 0.01, 4)
+    expected = adam(flat(v), gradient_of(lambda v: ((v.v_net(data64.obs)[:, 0] - data64.ret)**2).mean(), v), 0.01, 4)
     agent.update(data)
     check_params(agent.ac.v, expected, 0.01)
 
@@ -560,7 +560,7 @@ def test_metrics_say_what_the_update_did(algo, action_space):
         ratio = torch.exp(logp - data64.logp)
         kl = kl_divergence(dist_old, dist).mean() if algo is TRPO else (ratio - 1 - torch.log(ratio)).mean()
         loss_pi_old, loss_pi = [reference_loss_pi(algo, x, data64) for x in (data64.logp, logp)]
-        loss_v_old, loss_v = [((module.v(data64.obs) - data64.ret)**2).mean() for module in (ac_old, ac)]
+        loss_v_old, loss_v = [((module.v.v_net(data64.obs)[:, 0] - data64.ret)**2).mean() for module in (ac_old, ac)]
         expected = dict(LossPi=loss_pi_old, LossV=loss_v_old, DeltaLossPi=loss_pi - loss_pi_old,
                         DeltaLossV=loss_v - loss_v_old, Entropy=dist.entropy().mean(), KL=kl)
         if algo is PPO:
