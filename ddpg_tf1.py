@@ -147,9 +147,9 @@ class Agent:
         q = ac.q(obs, act)
         loss_q = compute_loss_q(q, backup)
         self.pi_params, q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
-        train_q = MpiAdamOptimizer(args.q_lr).minimize(loss_q, var_list=q_params)
+        self.train_q = MpiAdamOptimizer(args.q_lr).minimize(loss_q, var_list=q_params)
 
-        with tf.control_dependencies([train_q]):              # the policy climbs the q that has made its step
+        with tf.control_dependencies([self.train_q]):              # the policy climbs the q that has made its step
             loss_pi = compute_loss_pi(ac.q(obs, ac.pi(obs)))
             train_pi = MpiAdamOptimizer(args.pi_lr).minimize(loss_pi, var_list=self.pi_params)
 

@@ -165,8 +165,7 @@ class Agent:
         self.auto = args.alpha == 'auto'
         self.columns = ['Alpha', *self.columns] if self.auto else self.columns
         log_alpha = tf.get_variable('log_alpha', initializer=np.float32(0.0 if self.auto else np.log(args.alpha)))
-        half_range = (self.high - self.low) / 2
-        self.target_entropy = (np.log(half_range) - 1).sum()    # -act_dim, for actions measured in their half-ranges
+        self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
 
         alpha = tf.exp(log_alpha)
         next_act, next_logp = ac.pi(next_obs, noise[1])
@@ -175,9 +174,9 @@ class Agent:
         q1, q2 = ac.q1(obs, act), ac.q2(obs, act)
         loss_q = compute_loss_q(q1, q2, backup)
         self.pi_params, q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
-        train_q = MpiAdamOptimizer(args.lr).minimize(loss_q, var_list=q_params)
+        self.train_q = MpiAdamOptimizer(args.lr).minimize(loss_q, var_list=q_params)
 
-        with tf.control_dependencies([train_q]):              # the policy climbs the q that has made its step
+        with tf.control_dependencies([self.train_q]):              # the policy climbs the q that has made its step
             act_pi, logp_pi = ac.pi(obs, noise[0])
             q_pi = tf.minimum(ac.q1(obs, act_pi), ac.q2(obs, act_pi))
             loss_pi = compute_loss_pi(q_pi, logp_pi, tf.stop_gradient(alpha))
@@ -191,8 +190,7 @@ class Agent:
         with tf.control_dependencies([train_pi]):
             self.train = tf.group([p_targ.assign(args.polyak * p_targ + (1 - args.polyak) * p)
                                    for p_targ, p in zip(params_targ, q_params)])
-        self.metrics = dict(Q1Vals=q1, Q2Vals=q2, LogPi=logp_pi, LossPi=loss_pi, LossQ=loss_q,
-                            **(dict(Alpha=alpha) if self.auto else {}))
+        self.metrics = dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q, LossPi=loss_pi, LogPi=logp_pi, Alpha=alpha)
 
         self.sess.run(tf.global_variables_initializer())
         if args.actor_critic is mlp_actor_critic:

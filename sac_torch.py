@@ -174,18 +174,17 @@ class Agent:
         self.pi, self.q = self.ac.pi, nn.ModuleList([self.ac.q1, self.ac.q2])
         self.pi_optimizer = Adam(self.pi.parameters(), lr=args.lr, fused=True)
         self.q_optimizer = Adam(self.q.parameters(), lr=args.lr, fused=True)
+        self.low, self.high = env.action_space.low, env.action_space.high
         self.auto = args.alpha == 'auto'
         self.columns = ['Alpha', *self.columns] if self.auto else self.columns
         self.temperature = nn.ParameterList([torch.tensor(0.0 if self.auto else np.log(args.alpha))])      # log_alpha
         self.alpha_optimizer = Adam(self.temperature.parameters(), lr=args.lr, fused=True)
-        half_range = (env.action_space.high - env.action_space.low) / 2
-        self.target_entropy = (np.log(half_range) - 1).sum()    # -act_dim, for actions measured in their half-ranges
+        self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
         self.updates = 0
 
     def act(self, obs, noise=None):
         """An action for one observation; without noise, the deterministic one."""
-        deterministic = noise is None
-        return self.policy(obs, noise) if self.policy else self.ac.act(torch.as_tensor(obs), deterministic)
+        return self.policy(obs, noise) if self.policy else self.ac.act(torch.as_tensor(obs), noise is None)
 
     def update(self, batch, noise):
         """One step of the q's, one of the policy, and the targets after them; returns what is logged about it."""
@@ -204,6 +203,7 @@ class Agent:
         loss_q.backward()
         mpi_avg_grads(self.q)
         self.q_optimizer.step()
+        metrics = dict(Q1Vals=q1.detach().numpy(), Q2Vals=q2.detach().numpy(), LossQ=loss_q.item())
 
         act_pi, logp_pi = self.ac.pi(obs, noise)
         q_pi = torch.min(self.ac.q1(obs, act_pi), self.ac.q2(obs, act_pi))
@@ -221,8 +221,7 @@ class Agent:
 
         with torch.no_grad():
             torch._foreach_lerp_(list(self.ac_targ.parameters()), list(self.ac.parameters()), 1 - self.args.polyak)
-        return dict(Q1Vals=q1.detach().numpy(), Q2Vals=q2.detach().numpy(), LogPi=logp_pi.detach().numpy(),
-                    LossPi=loss_pi.item(), LossQ=loss_q.item(), **(dict(Alpha=alpha.item()) if self.auto else {}))
+        return dict(metrics, LossPi=loss_pi.item(), LogPi=logp_pi.detach().numpy(), Alpha=alpha.item())
 
 
 # %% Evaluation

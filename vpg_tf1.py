@@ -66,7 +66,7 @@ def mlp(x, sizes, activation, output_activation=tf.identity):
 
 
 def numpy_policy(params, activation, action_space):
-    """act(obs, noise) for one observation, in numpy on the parameters' own memory."""
+    """act(obs, noise) for one observation, in numpy."""
     if isinstance(action_space, Box):
         log_std, *params = params
         mu_net = numpy_mlp(params, activation)

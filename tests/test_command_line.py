@@ -113,7 +113,7 @@ def empty_folder(tmp_path, monkeypatch):
     (CARTPOLE + '--hid 64 64', 'error: --hid 64: expected layer sizes such as [64,64]'),        # not a grid by accident
     (CARTPOLE + '--hid [64,0]', 'error: --hid [64,0]: expected layer sizes'),
     (CARTPOLE + '--hid []', 'error: --hid []: expected layer sizes'),
-    (CARTPOLE + '--act rleu', 'error: --act rleu: no activation of that name (nearest: relu, '),
+    (CARTPOLE + '--act rleu', 'error: --act rleu: no activation of that name (nearest: relu'),
     (CARTPOLE + '--act nn.Linear', 'error: --act nn.Linear: no activation of that name'),
     (CARTPOLE + '--act relu nn.ReLU', 'error: --act: nn.ReLU is given twice'),
     (CARTPOLE + '--resume maybe', 'error: --resume maybe: expected true or false'),

@@ -157,6 +157,18 @@ def test_losses_of_an_update_are_those_computed_by_hand(algo):
     np.testing.assert_allclose(metrics['LossPi'], np.mean(changes.get('alpha', 0) * logp_pi - q_pi), rtol=1e-5)
 
 
+@algos
+def test_initial_weights_are_uniform_and_come_from_our_generator_alone(algo):
+    agents = [torch.manual_seed(seed) and make_agent(algo, obs_shape=(50,), ac_kwargs={}) for seed in (1, 2)]
+    np.testing.assert_array_equal(*[numbers(agent.ac) for agent in agents])
+    layers = [layer for layer in agents[0].ac.modules() if isinstance(layer, nn.Linear)]
+    for layer in layers:
+        scaled = numbers(layer) * np.sqrt(layer.in_features)                # weights and biases alike
+        assert np.abs(scaled).max() <= 1 and len(np.unique(scaled)) > 0.99 * scaled.size
+        assert scaled.std() == pytest.approx(np.sqrt(1 / 3), rel=0.1)
+    assert len(layers) == (6 if algo == 'ddpg' else 9)
+
+
 # %% Losses: the pure functions, with numbers
 def test_backup_ends_with_termination_alone():
     rew, terminated, next_q = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]), torch.tensor([10.0, 10.0])
@@ -581,7 +593,7 @@ def test_sac_explores_with_its_own_distribution():
     obs, noise = rng.normal(size=4).astype(np.float32), rng.standard_normal((50, 3), dtype=np.float32)
     expected, _ = sac_by_hand(agent.pi, np.tile(obs, (50, 1)), noise)
     np.testing.assert_allclose([agent.act(obs, row) for row in noise], expected, rtol=1e-5)
-    assert ((LOW <= expected) & (expected <= HIGH)).all()
+    assert ((expected >= LOW) & (expected <= HIGH)).all()
 
 
 @algos

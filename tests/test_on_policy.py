@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
-from helpers import SmallEnv, make_args, read_progress
 from torch import nn
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -19,6 +18,7 @@ import vpg_torch
 from common.env_tools import make_env
 from common.mpi_tools import UserError
 from common.numpy_mlp import ACTIVATIONS, numpy_mlp
+from helpers import SmallEnv, make_args, read_progress
 
 VPG = SimpleNamespace(name='vpg', file=vpg_torch, train=vpg_torch.vpg, Buffer=vpg_torch.VPGBuffer)
 PPO = SimpleNamespace(name='ppo', file=ppo_torch, train=ppo_torch.ppo, Buffer=ppo_torch.PPOBuffer)
