@@ -31,8 +31,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.optim import Adam
+from torch import nn, optim
 
 from common.env_tools import make_env
 from common.logx import EpochLogger
@@ -172,13 +171,13 @@ class Agent:
         sync_params(self.ac)
         self.ac_targ = deepcopy(self.ac).requires_grad_(False)
         self.pi, self.q = self.ac.pi, nn.ModuleList([self.ac.q1, self.ac.q2])
-        self.pi_optimizer = Adam(self.pi.parameters(), lr=args.lr, fused=True)
-        self.q_optimizer = Adam(self.q.parameters(), lr=args.lr, fused=True)
+        self.pi_optimizer = optim.Adam(self.pi.parameters(), lr=args.lr, fused=True)
+        self.q_optimizer = optim.Adam(self.q.parameters(), lr=args.lr, fused=True)
         self.low, self.high = env.action_space.low, env.action_space.high
         self.auto = args.alpha == 'auto'
         self.columns = ['Alpha', *self.columns] if self.auto else self.columns
         self.temperature = nn.ParameterList([torch.tensor(0.0 if self.auto else np.log(args.alpha))])      # log_alpha
-        self.alpha_optimizer = Adam(self.temperature.parameters(), lr=args.lr, fused=True)
+        self.alpha_optimizer = optim.Adam(self.temperature.parameters(), lr=args.lr, fused=True)
         self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
         self.updates = 0
 

@@ -28,8 +28,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from torch import nn
-from torch.optim import Adam
+from torch import nn, optim
 
 from common.env_tools import make_env
 from common.logx import EpochLogger
@@ -157,8 +156,8 @@ class Agent:
         sync_params(self.ac)
         self.ac_targ = deepcopy(self.ac).requires_grad_(False)
         self.pi, self.q = self.ac.pi, nn.ModuleList([self.ac.q1, self.ac.q2])
-        self.pi_optimizer = Adam(self.pi.parameters(), lr=args.pi_lr, fused=True)
-        self.q_optimizer = Adam(self.q.parameters(), lr=args.q_lr, fused=True)
+        self.pi_optimizer = optim.Adam(self.pi.parameters(), lr=args.pi_lr, fused=True)
+        self.q_optimizer = optim.Adam(self.q.parameters(), lr=args.q_lr, fused=True)
         self.low, self.high = env.action_space.low, env.action_space.high
         self.updates = 0
 

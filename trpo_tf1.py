@@ -211,12 +211,12 @@ def assign_params_from_flat(flat, params):
 
 def conjugate_gradient(apply_matrix, b, iters):
     """Solve A x = b for a positive definite A that is known only by its products apply_matrix(x) = A x."""
-    x, r, p = np.zeros_like(b), b.copy(), b.copy()
+    x, r, p, tiny = np.zeros_like(b), b.copy(), b.copy(), 1e-12 * (b @ b) + 1e-30
     for _ in range(iters):
         product, r_dot_r = apply_matrix(p), r @ r
-        step = r_dot_r / (p @ product + 1e-8)
+        step = r_dot_r / (p @ product + tiny)
         x, r = x + step * p, r - step * product
-        p = r + (r @ r) / (r_dot_r + 1e-8) * p
+        p = r + (r @ r) / (r_dot_r + tiny) * p
     return x
 
 
@@ -281,7 +281,7 @@ class Agent:
         product = lambda x: self.sess.run(self.hessian_product, feed | {self.x: x})
         apply_hessian = lambda x: mpi_avg(product(x)) + self.args.damping_coeff * x
         x = conjugate_gradient(apply_hessian, grad, self.args.cg_iters)
-        step = np.sqrt(2 * self.args.delta / (x @ apply_hessian(x) + 1e-8)) * x
+        step = np.sqrt(2 * self.args.delta / (x @ apply_hessian(x) + 1e-30)) * x
 
         # The longest step of the line search that is inside the trust region and improves the surrogate; else none.
         for i in range(self.args.backtrack_iters):

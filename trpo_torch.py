@@ -27,8 +27,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from torch import nn
-from torch.optim import Adam
+from torch import nn, optim
+from torch.distributions import kl_divergence
 
 from common.env_tools import make_env
 from common.logx import EpochLogger
@@ -233,12 +233,12 @@ def assign_params_from_flat(flat, params):
 
 def conjugate_gradient(apply_matrix, b, iters):
     """Solve A x = b for a positive definite A that is known only by its products apply_matrix(x) = A x."""
-    x, r, p = np.zeros_like(b), b.copy(), b.copy()
+    x, r, p, tiny = np.zeros_like(b), b.copy(), b.copy(), 1e-12 * (b @ b) + 1e-30
     for _ in range(iters):
         product, r_dot_r = apply_matrix(p), r @ r
-        step = r_dot_r / (p @ product + 1e-8)
+        step = r_dot_r / (p @ product + tiny)
         x, r = x + step * p, r - step * product
-        p = r + (r @ r) / (r_dot_r + 1e-8) * p
+        p = r + (r @ r) / (r_dot_r + tiny) * p
     return x
 
 
@@ -253,7 +253,7 @@ class Agent:
             init_weights(self.ac, rng)
             self.policy = self.ac.policy()
         sync_params(self.ac)
-        self.vf_optimizer = Adam(self.ac.v.parameters(), lr=args.vf_lr, fused=True)
+        self.vf_optimizer = optim.Adam(self.ac.v.parameters(), lr=args.vf_lr, fused=True)
 
     def act(self, obs, noise):
         """An action for one observation. Networks of your own act by themselves, and draw their own noise."""
@@ -280,21 +280,21 @@ class Agent:
         # The direction x with H x = g, and the length at which the quadratic form of the KL would be delta.
         params = list(self.ac.pi.parameters())
         with torch.no_grad():
-            dist_old, params_old = self.ac.pi(obs)[0], nn.utils.parameters_to_vector(params)
+            dist_old, params_old = self.ac.pi(obs, act)[0], nn.utils.parameters_to_vector(params)
+        mean_kl = lambda dist: (dist_old.kl(dist) if hasattr(dist_old, 'kl') else kl_divergence(dist_old, dist)).mean()
         dist, logp = self.ac.pi(obs, act)
         grad = mpi_avg(flat_grad(compute_loss_pi(logp, logp_old, adv), params, retain_graph=True))
-        kl_grad = flat_grad(dist_old.kl(dist).mean(), params, create_graph=True)
+        kl_grad = flat_grad(mean_kl(dist), params, create_graph=True)
         apply_hessian = lambda x: mpi_avg(hessian_vector_product(kl_grad, params, x)) + self.args.damping_coeff * x
         x = conjugate_gradient(apply_hessian, grad, self.args.cg_iters)
-        step = torch.as_tensor(np.sqrt(2 * self.args.delta / (x @ apply_hessian(x) + 1e-8)) * x, dtype=torch.float32)
+        step = torch.as_tensor(np.sqrt(2 * self.args.delta / (x @ apply_hessian(x) + 1e-30)) * x, dtype=torch.float32)
 
         # The longest step of the line search that is inside the trust region and improves the surrogate; else none.
         for i in range(self.args.backtrack_iters):
             assign_params_from_flat(params_old - self.args.backtrack_coeff**i * step, params)
             with torch.no_grad():
                 dist, logp = self.ac.pi(obs, act)
-                change = compute_loss_pi(logp, logp_old, adv) - compute_loss_pi(logp_old, logp_old, adv)
-            kl, change = mpi_avg([dist_old.kl(dist).mean(), change])
+            kl, change = mpi_avg([mean_kl(dist), compute_loss_pi(logp, logp_old, adv) - old['LossPi']])
             if self.args.algo == 'npg' or kl <= self.args.delta and change < 0:
                 break
         else:

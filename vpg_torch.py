@@ -26,8 +26,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from torch import nn
-from torch.optim import Adam
+from torch import nn, optim
 
 from common.env_tools import make_env
 from common.logx import EpochLogger
@@ -223,8 +222,8 @@ class Agent:
             init_weights(self.ac, rng)
             self.policy = self.ac.policy()
         sync_params(self.ac)
-        self.pi_optimizer = Adam(self.ac.pi.parameters(), lr=args.pi_lr, fused=True)
-        self.vf_optimizer = Adam(self.ac.v.parameters(), lr=args.vf_lr, fused=True)
+        self.pi_optimizer = optim.Adam(self.ac.pi.parameters(), lr=args.pi_lr, fused=True)
+        self.vf_optimizer = optim.Adam(self.ac.v.parameters(), lr=args.vf_lr, fused=True)
 
     def act(self, obs, noise):
         """An action for one observation. Networks of your own act by themselves, and draw their own noise."""

@@ -20,18 +20,18 @@ def make_env(env_fn, discrete_actions=True):
     if not discrete_actions and not act_space.is_bounded('both'):
         raise UserError('actions without bounds are not supported here, since noise and tanh are scaled to the bounds: '
                         'use vpg, trpo or ppo, or gymnasium.wrappers.RescaleAction')
-    if isinstance(obs_space, Discrete):
-        env = gym.wrappers.FlattenObservation(env)                  # one-hot
+    if isinstance(obs_space, Discrete) or obs_space.shape == ():
+        env = gym.wrappers.FlattenObservation(env)                  # one-hot; and a lone number as an array of one
     return TrainingEnv(env)
 
 
 class TrainingEnv(gym.Wrapper):
     """An environment as the training loops use it.
 
-    Observations come out as float32. Actions are brought to the space's shape and clipped to its bounds on their way
-    in, so that a Gaussian policy may sample outside of them. The episode under way can be saved and continued: the
-    state of a simulator cannot be saved in general, but its random state at the last reset and the actions since then
-    can, and played again they lead to the same place.
+    Observations come out as float32, and as copies, since an environment may use its array again. Actions are brought
+    to the space's shape and clipped to its bounds on their way in, so that a Gaussian policy may sample outside of
+    them. The episode under way can be saved and continued: the state of a simulator cannot be saved in general, but
+    its random state at the last reset and the actions since then can, and played again they lead to the same place.
     """
 
     def __init__(self, env):
@@ -41,8 +41,8 @@ class TrainingEnv(gym.Wrapper):
         if self.discrete:
             self.first_action = int(space.start)
         else:
-            self.act_shape, self.low, self.high = space.shape, space.low, space.high
-            self.action_space = Box(space.low.ravel(), space.high.ravel(), dtype=np.float32)
+            self.act_shape, self.act_dtype, self.low, self.high = space.shape, space.dtype, space.low, space.high
+            self.action_space = Box(*(np.float32(bound.ravel()) for bound in (space.low, space.high)))
         self.seed_given, self.random_state, self.actions = None, None, []
 
     def reset(self, *, seed=None, options=None):
@@ -50,7 +50,7 @@ class TrainingEnv(gym.Wrapper):
         self.random_state = None if seed is not None else self.unwrapped.np_random.bit_generator.state
         self.actions = []
         obs, info = self.env.reset(seed=seed, options=options)
-        return np.asarray(obs, dtype=np.float32), info
+        return np.array(obs, dtype=np.float32), info
 
     def step(self, action):
         self.actions.append(action)
@@ -58,8 +58,9 @@ class TrainingEnv(gym.Wrapper):
             action = int(action) + self.first_action
         else:
             action = np.minimum(np.maximum(action.reshape(self.act_shape), self.low), self.high)
+            action = action.astype(self.act_dtype, copy=False)
         obs, rew, terminated, truncated, info = self.env.step(action)
-        return np.asarray(obs, dtype=np.float32), float(rew), terminated, truncated, info
+        return np.array(obs, dtype=np.float32), float(rew), terminated, truncated, info
 
     def get_state(self):
         """What `set_state` needs to continue the episode under way."""

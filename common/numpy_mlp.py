@@ -10,7 +10,6 @@ from common.mpi_tools import UserError
 ACTIVATIONS = {
     'tanh': np.tanh,
     'relu': lambda x: np.maximum(x, 0),
-    'leakyrelu': lambda x: np.where(x > 0, x, np.float32(0.01) * x),
     'elu': lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     'sigmoid': lambda x: 1 / (1 + np.exp(-x)),
     'softplus': lambda x: np.logaddexp(x, 0),

@@ -70,26 +70,30 @@ def parameters(agent):
     return dict(networks, log_alpha=list(agent.temperature)) if hasattr(agent, 'temperature') else networks
 
 
+def flat(arrays):
+    return np.concatenate([np.ravel(array) for array in arrays])
+
+
 def losses_and_gradients(agent, data, noise=None):
-    """{loss: number} and {network: its gradient, as one vector}. Off-policy, those of the policy are after q's step."""
+    """{loss: number} and {network: its gradient, as one vector}. Off-policy that takes an update: pi's come after q's."""
     file, params = sys.modules[type(agent).__module__], parameters(agent)
     nets = {net: name for net, name in LOSSES.items() if net in params}
     if hasattr(agent, 'sess'):
         feed = {agent.phs[key]: array for key, array in dict(data, noise=noise).items() if array is not None}
         with agent.sess.graph.as_default():
             grads = {net: file.tf.gradients(agent.metrics[name], params[net]) for net, name in nets.items()}
-        losses, grads = agent.sess.run([agent.metrics, grads], feed)
-    elif noise is not None:                                     # an update leaves them behind
-        agent.updates = getattr(agent.args, 'policy_delay', 1) - 1              # one that moves the policy too
+        losses, grads, _ = agent.sess.run([agent.metrics, grads, getattr(agent, 'train', [])], feed)
+    elif noise is not None:
+        agent.updates = getattr(agent.args, 'policy_delay', 1) - 1              # so that this one moves the policy too
         losses, grads = agent.update(data, noise), {net: [p.grad for p in params[net]] for net in nets}
     else:
-        data = {key: file.torch.as_tensor(array) for key, array in data.items()}
-        given = dict(vars(agent.args), logp_old=data['logp'], adv=data['adv'], logp=agent.ac.pi(data['obs'], data['act'])[1])
+        obs, act, adv, ret, logp_old = [file.torch.as_tensor(array) for array in data.values()]
+        given = dict(vars(agent.args), logp=agent.ac.pi(obs, act)[1], logp_old=logp_old, adv=adv)
         loss_pi = file.compute_loss_pi(*[given[name] for name in inspect.signature(file.compute_loss_pi).parameters])
-        losses = dict(LossPi=loss_pi, LossV=file.compute_loss_v(agent.ac.v(data['obs']), data['ret']))
+        losses = dict(LossPi=loss_pi, LossV=file.compute_loss_v(agent.ac.v(obs), ret))
         grads = {net: file.torch.autograd.grad(losses[name], params[net]) for net, name in nets.items()}
-    grads = {net: np.concatenate([np.ravel(grad) for grad in grads[net]]) for net in nets}
-    return {name: float(losses[name]) for name in nets.values()}, grads
+        losses = {name: loss.item() for name, loss in losses.items()}
+    return {name: losses[name] for name in nets.values()}, {net: flat(grads[net]) for net in nets}
 
 
 def run_twin(name, folder, *argv):
@@ -133,7 +137,7 @@ def main(argv=None):
         return
     with one_line_errors('python -m tools.twins'), tempfile.TemporaryDirectory() as root:
         if algo not in ALGORITHMS:
-            raise UserError(f'unknown algorithm {algo}{nearest(algo, ALGORITHMS)}: choose one of {", ".join(ALGORITHMS)}')
+            raise UserError(f'unknown algorithm {algo}{nearest(algo, ALGORITHMS)}; there are {", ".join(ALGORITHMS)}')
         code = 'import sys; from tools.twins import run_twin; run_twin(*sys.argv[1:])'
         env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), *sys.path]))
         folders = [Path(root, framework) for framework in FRAMEWORKS]
