@@ -203,10 +203,10 @@ def alpha_explodes(config, columns):
             f'scaled down, a smaller {settings(config, "lr")}, or a fixed --alpha.')
 
 
-CHECKS = [                                              # each for the runs that have its column
-    (no_update, 'LossQ'), (no_finished_episode, 'EpLen'), (entropy_collapsed, 'Entropy'),
-    (kl_stops_at_once, 'StopIter'), (line_search_fails, 'BacktrackIters'), (value_not_learning, 'LossV'),
-    (q_too_high, 'LossQ'), (policy_saturated, 'AverageLogPi'), (alpha_explodes, 'Alpha'), (no_learning, 'AverageEpRet'), (fell_back, 'AverageEpRet')]
+CHECKS = [                      # besides not_finite and no_update; each for the runs that have its column
+    (no_finished_episode, 'EpLen'), (entropy_collapsed, 'Entropy'), (kl_stops_at_once, 'StopIter'),
+    (line_search_fails, 'BacktrackIters'), (value_not_learning, 'LossV'), (q_too_high, 'LossQ'),
+    (policy_saturated, 'AverageLogPi'), (alpha_explodes, 'Alpha'), (no_learning, 'AverageEpRet'), (fell_back, 'AverageEpRet')]
 
 
 # ---- The command line
@@ -214,7 +214,7 @@ CHECKS = [                                              # each for the runs that
 def diagnose(config, columns):
     """The messages of all checks; where a number is not finite, the others look at the epochs before it."""
     finite = ~np.any([np.isinf(values) for values in columns.values()], axis=0)
-    messages = [not_finite(config, columns)]
+    messages = [not_finite(config, columns), no_update(config, columns)]
     columns = {name: values[:len(finite) if finite.all() else finite.argmin()] for name, values in columns.items()}
     if len(columns['Epoch']):
         messages += [check(config, columns) for check, column in CHECKS if column in columns]
