@@ -5,15 +5,16 @@
     python -m common.run test_policy data/ppo_torch/ppo_torch_s0 -n 1 --gif cartpole.gif
 
 Loading a model executes nothing from the run's folder: it is only numbers (weights, or a SavedModel), and the networks
-of a PyTorch run are built again from config.json by the algorithm's own file.
+of a PyTorch run are built again from config.json by the algorithm's own file, here.
 """
 import argparse
-import contextlib
 import importlib
 import json
 import os
+import pickle
 import re
 import sys
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from common.env_tools import make_env
 from common.logx import restore_tf_graph
 from common.mpi_tools import UserError
+from common.run import ROOT, nearest
 from common.run_utils import one_line_errors
 from common.serialization import complete_folder
 
@@ -34,33 +36,46 @@ def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, act
     try:
         with open(os.path.join(fpath, 'config.json'), encoding='utf-8') as file:
             config = json.load(file)
-    except OSError:
-        raise UserError(f'{fpath} has no config.json: give the folder of a run, such as data/ppo/ppo_s0') from None
-    if env_fn is None and 'env_name' not in config:
+    except (OSError, ValueError):
+        raise UserError(f'{fpath} has no config.json of a run: give a folder such as data/ppo/ppo_s0') from None
+    path = model_path(fpath, itr)
+    env = make_env(env_fn) if env_fn else load_env(fpath, config, render_mode)
+    if path.endswith('.pt'):
+        return env, load_pytorch_policy(path, config, env, deterministic, actor_critic)
+    return env, load_tf_policy(path, deterministic)
+
+
+def load_env(fpath, config, render_mode):
+    """The environment that config.json names; but none of a module in the run's own folder, which would be its code."""
+    if 'env_name' not in config:
         raise UserError('this run was started from Python: call load_policy_and_env(fpath, env_fn=...) for it')
-    env = make_env(env_fn or (lambda: gym.make(config['env_name'], render_mode=render_mode)))
-    folder, suffix = model_location(fpath, itr)
-    if os.path.basename(folder).startswith('tf1_save'):
-        return env, load_tf_policy(folder, deterministic)
-    path = os.path.join(folder, f'model{suffix}.pt')
-    return env, load_pytorch_policy(path, config, env, deterministic, actor_critic)
+    name = config['env_name']
+    module, found, _ = name.rpartition(':')
+    inside = [Path(place, *module.split('.')).resolve().is_relative_to(Path(fpath).resolve()) for place in sys.path]
+    if found and any(inside):
+        raise UserError(f'{name} would execute code from the folder of the run')
+    try:
+        return make_env(lambda: gym.make(name, render_mode=render_mode))
+    except (gym.error.Error, ImportError) as error:
+        raise UserError(f'cannot make {name}: {error}') from None
 
 
-def model_location(fpath, itr):
-    """The folder of a model, and the number in its name: '' in runs that keep only the last."""
-    names = os.listdir(fpath) + [f'pyt_save/{name}' for name in listdir(os.path.join(fpath, 'pyt_save'))]
-    found = {}
-    for name in names:
+def model_path(fpath, itr):
+    """The file of a PyTorch model, or the folder of a TensorFlow one: that of an epoch, or the last."""
+    found = {}                                      # by epoch: '' in runs that keep only the last
+    for name in listdir(fpath) + [f'pyt_save/{name}' for name in listdir(os.path.join(fpath, 'pyt_save'))]:
         match = re.fullmatch(r'pyt_save/model(\d*)\.pt|tf1_save(\d*)(?:\.old)?', name)
         if match:
-            found[match[1] or match[2] or ''] = 'pyt_save' if name.startswith('pyt') else f'tf1_save{match[2]}'
+            found[match[1] or match[2] or ''] = complete_folder(os.path.join(fpath, name.removesuffix('.old')))
     if not found:
         raise UserError(f'{fpath} has no saved model yet: the first is saved at the end of the first epoch')
-    suffix = max(found, key=lambda number: int(number or -1)) if itr == 'last' else str(itr)
-    if suffix not in found:
+    epoch = max(found, key=lambda number: int(number or -1)) if itr == 'last' else str(itr)
+    if itr == 'last' and '' in found and os.path.getmtime(found['']) > os.path.getmtime(found[epoch]):
+        epoch = ''                                  # a run with --keep_all that was resumed without it
+    if epoch not in found:
         kept = ', '.join(sorted(filter(None, found), key=int)) or 'only the last one; train with --keep_all for more'
-        raise UserError(f'there is no model of epoch {suffix} in {fpath}; it has: {kept}')
-    return complete_folder(os.path.join(fpath, found[suffix])), suffix
+        raise UserError(f'there is no model of epoch {epoch} in {fpath}; it has: {kept}')
+    return found[epoch]
 
 
 def listdir(folder):
@@ -71,29 +86,40 @@ def load_pytorch_policy(path, config, env, deterministic, actor_critic=None):
     """get_action(obs) of the weights in a file."""
     import torch
     if actor_critic is None:
-        if config.get('actor_critic') != 'MLPActorCritic' or 'algo' not in config:
+        files = {file.stem for file in ROOT.glob('*.py')}
+        if config.get('actor_critic') != 'MLPActorCritic' or config.get('algo') not in files:
             raise UserError('this run has networks of its own: call load_policy_and_env(fpath, actor_critic=...)')
         actor_critic = importlib.import_module(config['algo']).MLPActorCritic
     ac_kwargs = dict(config['ac_kwargs'])
     if isinstance(ac_kwargs.get('activation'), str):
         ac_kwargs['activation'] = getattr(torch.nn, ac_kwargs['activation'])
     ac = actor_critic(env.observation_space, env.action_space, **ac_kwargs)
-    ac.load_state_dict(torch.load(path, weights_only=True))
-    if hasattr(ac, 'v') and deterministic and hasattr(ac, 'policy'):
-        policy = ac.policy()
-        return lambda obs: policy(obs, np.float32(0))                   # on-policy: the likeliest action has no noise
-    if hasattr(ac, 'v'):
+    try:
+        ac.load_state_dict(torch.load(path, weights_only=True))
+    except pickle.UnpicklingError:
+        raise UserError(f'{path} holds more than weights, and is not loaded: that could execute code') from None
+    except (RuntimeError, TypeError, EOFError) as error:
+        raise UserError(f'{path} does not hold the weights of these networks: {error}') from None
+    if not hasattr(ac, 'v'):
+        return lambda obs: ac.act(torch.as_tensor(obs), deterministic)
+    if not deterministic:
         return lambda obs: ac.act(torch.as_tensor(obs))
-    return lambda obs: ac.act(torch.as_tensor(obs), deterministic)
+    if not hasattr(ac, 'policy'):
+        raise UserError('these networks of your own have no deterministic action: leave -d out')
+    policy = ac.policy()
+    return lambda obs: policy(obs, np.float32(0))                       # on-policy: the likeliest action has no noise
 
 
 def load_tf_policy(folder, deterministic):
     """get_action(obs) of a SavedModel."""
     from common.mpi_tf import quiet, tf
-    with quiet():
-        sess = tf.Session(graph=tf.Graph())
-        with sess.graph.as_default():
-            model = restore_tf_graph(sess, folder)
+    try:
+        with quiet():
+            sess = tf.Session(graph=tf.Graph())
+            with sess.graph.as_default():
+                model = restore_tf_graph(sess, folder)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(f'{folder} is not a complete model: {error}') from None
     output = model['mode' if deterministic else 'sample']
     return lambda obs: sess.run(output, {model['obs']: obs[None]})[0]
 
@@ -119,27 +145,22 @@ def run_policy(env, get_action, max_ep_len=None, num_episodes=100, seed=None, fr
 
 
 def write_gif(frames, path, fps):
-    """An animation from pictures, by matplotlib."""
-    import matplotlib.pyplot as plt
-    from matplotlib.animation import PillowWriter
-    height, width, _ = frames[0].shape
-    figure = plt.figure(figsize=(width / 100, height / 100), dpi=100)
-    picture = figure.figimage(frames[0])
-    writer = PillowWriter(fps=fps)
-    with writer.saving(figure, path, dpi=100):
-        for frame in frames:
-            picture.set_data(frame)
-            writer.grab_frame()
-    plt.close(figure)
+    """An animation from pictures, by Pillow, which comes with matplotlib."""
+    from PIL import Image
+    first, *others = [Image.fromarray(frame) for frame in frames]
+    first.save(path, format='GIF', save_all=True, append_images=others, duration=1000 / fps, loop=0)
 
 
 def has_display():
     return sys.platform in ('darwin', 'win32') or bool(os.getenv('DISPLAY') or os.getenv('WAYLAND_DISPLAY'))
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(prog='test_policy', description=__doc__,
+def parse_args(argv):
+    def fail(message):
+        raise UserError(message)
+    parser = argparse.ArgumentParser(prog='test_policy', description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.error = fail
     parser.add_argument('fpath', metavar='RUN', help='folder of the run, such as data/ppo_torch/ppo_torch_s0')
     parser.add_argument('-l', '--len', type=int, default=0, help='longest episode (0: as the environment ends it)')
     parser.add_argument('-n', '--episodes', type=int, default=100, help='number of episodes (100)')
@@ -148,31 +169,36 @@ def main(argv=None):
     parser.add_argument('-d', '--deterministic', action='store_true', help='the likeliest action, without randomness')
     parser.add_argument('-s', '--seed', type=int, default=None, help='seed of the episodes and of the actions')
     parser.add_argument('--gif', metavar='FILE', help='write the episodes as an animation')
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        raise UserError(f'unknown argument {unknown[0]}{nearest(unknown[0], parser._option_string_actions)}')
+    if args.episodes < 1 or args.len < 0:
+        raise UserError('--episodes has to be at least 1, and --len at least 0')
+    if args.gif and not os.path.isdir(os.path.dirname(args.gif) or '.'):
+        raise UserError(f'there is no folder {os.path.dirname(args.gif)} for the animation')
+    return args
+
+
+def main(argv=None):
     with one_line_errors('test_policy'):
-        if args.episodes < 1:
-            raise UserError(f'--episodes has to be at least 1, not {args.episodes}')
+        args = parse_args(argv)
         show = not args.norender and not args.gif
         if show and not has_display():
             print('There is no display, so the episodes are not shown; --gif FILE writes them as an animation.')
             show = False
-        if args.seed is not None:
-            seed_frameworks(args.seed)
         mode = 'rgb_array' if args.gif else 'human' if show else None
         env, get_action = load_policy_and_env(args.fpath, args.itr, args.deterministic, render_mode=mode)
+        if args.seed is not None and 'torch' in sys.modules:            # a TensorFlow graph has its seed in it
+            sys.modules['torch'].manual_seed(args.seed)
         frames = [] if args.gif else None
-        run_policy(env, get_action, args.len or None, args.episodes, args.seed, frames)
+        try:
+            run_policy(env, get_action, args.len or None, args.episodes, args.seed, frames)
+        except gym.error.Error as error:                                # no library for drawing, say
+            raise UserError(f'the environment failed: {error}') from None
         if args.gif:
             write_gif(frames, args.gif, fps=env.metadata.get('render_fps', 30))
             print(f'Wrote {args.gif}')
         env.close()
-
-
-def seed_frameworks(seed):
-    """Seed what a policy draws from: PyTorch's generator (a TensorFlow graph has its seed in it)."""
-    with contextlib.suppress(ImportError):
-        import torch
-        torch.manual_seed(seed)
 
 
 if __name__ == '__main__':

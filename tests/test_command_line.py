@@ -237,7 +237,7 @@ def test_processes():
     ('--ac_kwargs:hidden_sizes [32]', 'ac_kwargs', dict(hidden_sizes=[32])),
     ('--act relu', 'ac_kwargs', dict(activation=nn.ReLU)),
     ('--act nn.ELU', 'ac_kwargs', dict(activation=nn.ELU)),
-    ('--act torch.nn.LeakyReLU --hid 8,8', 'ac_kwargs', dict(activation=nn.LeakyReLU, hidden_sizes=(8, 8))),
+    ('--act torch.nn.Softplus --hid 8,8', 'ac_kwargs', dict(activation=nn.Softplus, hidden_sizes=(8, 8))),
 ])
 def test_values(line, key, value):
     found = called(CARTPOLE + line).get(key)
@@ -249,9 +249,9 @@ def test_activations_of_tensorflow():
     """A file with `tf` gets functions of tf.nn."""
     class tf:
         class nn:
-            relu, leaky_relu, linear = np.abs, np.sin, np.cos
+            relu, soft_plus, linear = np.abs, np.sin, np.cos
     names = dict(train.__globals__, tf=tf)
-    assert run.activation_names(type(train)(train.__code__, names)) == dict(relu=np.abs, leakyrelu=np.sin)
+    assert run.activation_names(type(train)(train.__code__, names)) == dict(relu=np.abs, softplus=np.sin)
 
 
 def test_what_the_function_gets():

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
-from helpers import SmallEnv
 
 from ddpg_torch import ddpg
+from helpers import SmallEnv
 from ppo_torch import ppo
 from tools import doctor
 from tools.sections import ROOT
@@ -291,6 +291,11 @@ def test_several_runs(tmp_path):
     assert well == f'  - {HEALTHY}'
     assert second.startswith(f'{tmp_path / "b"}: ')
     assert ill.startswith('  - Nothing was learned')
+
+
+def test_mistakes_on_the_command_line(capsys):
+    assert 'RUN' in refused([], capsys)
+    assert '--verbose' in refused(['--verbose', 'data'], capsys)
 
 
 def test_what_is_not_a_run(tmp_path, capsys):

@@ -44,7 +44,7 @@ CASES = [('vpg_torch', 1), ('ppo_torch', 1), ('trpo_torch', 1), ('ddpg_torch', 1
 
 @pytest.mark.parametrize('script, processes', CASES)
 def test_n_epochs_and_n_more_are_2n_epochs(script, processes, tmp_path):
-    """With episodes that go on over the end of an epoch, and a replay buffer that has been filled and wrapped around."""
+    """With episodes that go on over the end of an epoch, and a replay buffer that is full and has wrapped around."""
     if processes > 1 and MPIRUN is None:
         pytest.skip('there is no mpirun')
     train(script, 6, tmp_path / 'whole', processes=processes)
@@ -76,7 +76,7 @@ def test_killed_at_any_moment_it_ends_the_same(script, tmp_path):
         except subprocess.TimeoutExpired:
             run.send_signal(signal.SIGKILL)
             run.communicate()
-            kills, wait = kills + 1, wait + 0.7                 # each life is a little longer, so that it ends some time
+            kills, wait = kills + 1, wait + 0.7                 # each life is a little longer, so that it ends
     assert table(tmp_path / 'killed', script) == table(tmp_path / 'whole', script)
     assert kills > 0
 
@@ -84,7 +84,8 @@ def test_killed_at_any_moment_it_ends_the_same(script, tmp_path):
 def test_a_run_is_not_resumed_with_other_arguments(tmp_path):
     train('ppo_torch', 1, tmp_path)
     before = table(tmp_path, 'ppo_torch')
-    done = subprocess.run(command('ppo_torch', 2, tmp_path, '--resume', '--gamma', '0.9'), capture_output=True, text=True)
+    other = command('ppo_torch', 2, tmp_path, '--resume', '--gamma', '0.9')
+    done = subprocess.run(other, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count('\n') == 1 and 'gamma was 0.99' in done.stderr
     assert table(tmp_path, 'ppo_torch') == before
 

@@ -206,7 +206,8 @@ def alpha_explodes(config, columns):
 CHECKS = [                      # besides not_finite and no_update; each for the runs that have its column
     (no_finished_episode, 'EpLen'), (entropy_collapsed, 'Entropy'), (kl_stops_at_once, 'StopIter'),
     (line_search_fails, 'BacktrackIters'), (value_not_learning, 'LossV'), (q_too_high, 'LossQ'),
-    (policy_saturated, 'AverageLogPi'), (alpha_explodes, 'Alpha'), (no_learning, 'AverageEpRet'), (fell_back, 'AverageEpRet')]
+    (policy_saturated, 'AverageLogPi'), (alpha_explodes, 'Alpha'), (no_learning, 'AverageEpRet'),
+    (fell_back, 'AverageEpRet')]
 
 
 # ---- The command line
@@ -241,8 +242,11 @@ def read_run(folder):
 
 
 def main(argv=None):
+    def fail(message):
+        raise UserError(message)
     parser = argparse.ArgumentParser(prog='python -m tools.doctor', description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.error = fail
     parser.add_argument('runs', metavar='RUN', nargs='+', help='folder of a run, such as data/ppo_torch/ppo_torch_s0')
     with one_line_errors('doctor'):
         for folder in parser.parse_args(argv).runs:

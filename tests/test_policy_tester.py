@@ -1,0 +1,424 @@
+"""Watching a policy: what is loaded is what was trained, in both frameworks; and nothing else is loaded."""
+import functools
+import importlib
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from common import test_policy
+from common.env_tools import make_env
+from common.mpi_tools import UserError
+from common.run import ROOT
+from common.test_policy import load_policy_and_env, main, model_path, run_policy
+from helpers import SmallEnv
+
+ON_POLICY = dict(steps_per_epoch=100, epochs=1, train_v_iters=1, train_pi_iters=5, pi_lr=0.01)
+OFF_POLICY = dict(steps_per_epoch=100, epochs=1, start_steps=20, update_after=50, update_every=10, batch_size=8,
+                  replay_size=100, num_test_episodes=1, max_ep_len=20)
+CASES = [(algo, env_name, framework) for framework in ('torch', 'tf1')
+         for algo, env_name in (('ppo', 'CartPole-v1'), ('ppo', 'Pendulum-v1'), ('sac', 'Pendulum-v1'))]
+
+
+class MovingEnv(SmallEnv):
+    """Its picture has one white column, at the number of the step. Episodes end after 12 steps."""
+    metadata = dict(render_modes=['rgb_array', 'human'], render_fps=20)
+
+    def __init__(self, render_mode=None):
+        super().__init__(length=12)
+        self.render_mode = render_mode
+
+    def render(self):
+        picture = np.zeros((7, 15, 3), dtype=np.uint8)
+        picture[:, self.t] = 255
+        return picture
+
+
+gym.register('Moving-v0', MovingEnv)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+    """runs(algo, env_name, framework): folder and agent of a tiny run, trained when it is first asked for."""
+    @functools.cache
+    def train(algo, env_name, framework, **kwargs):
+        if framework == 'tf1':
+            pytest.importorskip('tensorflow')
+        folder = tmp_path_factory.mktemp(f'{algo}_{framework}')
+        keep_all = kwargs.get('epochs', 1) > 1
+        logger_kwargs = dict(output_dir=str(folder), keep_all=keep_all,
+                             config=dict(env_name=env_name, algo=f'{algo}_{framework}'))
+        train_fn = getattr(importlib.import_module(f'{algo}_{framework}'), algo)
+        settings = {**(ON_POLICY if algo == 'ppo' else OFF_POLICY), **kwargs}
+        agent = train_fn(functools.partial(gym.make, env_name), ac_kwargs=dict(hidden_sizes=(8,)),
+                         logger_kwargs=logger_kwargs, **settings)
+        return SimpleNamespace(folder=str(folder), agent=agent)
+    return train
+
+
+@pytest.fixture
+def run(runs, tmp_path):
+    """The folder of a run of PPO on CartPole-v1 in PyTorch: a copy, for a test to spoil."""
+    return shutil.copytree(runs('ppo', 'CartPole-v1', 'torch').folder, tmp_path / 'run')
+
+
+@pytest.fixture
+def no_display(monkeypatch):
+    monkeypatch.setattr(sys, 'platform', 'linux')
+    monkeypatch.delenv('DISPLAY', raising=False)
+    monkeypatch.delenv('WAYLAND_DISPLAY', raising=False)
+
+
+def deterministic_action(agent, obs):
+    return agent.act(obs) if hasattr(agent, 'noises') else agent.act(obs, np.float32(0))
+
+
+def change_config(folder, **changes):
+    path = os.path.join(folder, 'config.json')
+    with open(path) as file:
+        config = {**json.load(file), **changes}
+    with open(path, 'w') as file:
+        json.dump({key: value for key, value in config.items() if value is not None}, file)
+
+
+def episodes(text):
+    """[(return, length), ...] as main prints them."""
+    return [(float(ret), int(length)) for ret, length in re.findall(r'EpRet +(\S+) +EpLen +(\d+)$', text, flags=re.M)]
+
+
+def refused(argv, capsys):
+    """The one line that main prints for a mistake, with exit status 2."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in argv])
+    line, = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and line.startswith('test_policy: error: ')
+    return line
+
+
+# ---- The policy
+
+@pytest.mark.parametrize('case', CASES, ids='-'.join)
+def test_the_policy_is_the_trained_one(runs, case):
+    run = runs(*case)
+    env, get_action = load_policy_and_env(run.folder, deterministic=True)
+    assert env.spec.id == case[1]
+    env.reset(seed=0)
+    observations = np.float32(np.random.default_rng(1).normal(0, 2, (30, *env.observation_space.shape)))
+    found = np.array([get_action(obs) for obs in observations])
+    np.testing.assert_allclose(found, [deterministic_action(run.agent, obs) for obs in observations], atol=1e-5)
+    np.testing.assert_array_equal(found, [get_action(obs) for obs in observations])
+    assert found.shape[1:] == env.action_space.shape
+    assert np.ptp(found) > 0.01
+    env.step(get_action(observations[0]))
+
+
+@pytest.mark.parametrize('case', CASES, ids='-'.join)
+def test_the_random_policy_is_the_trained_one(runs, case):
+    """The same mean and deviation as the agent's own random actions."""
+    run = runs(*case)
+    env, get_action = load_policy_and_env(run.folder)
+    obs = np.full(env.observation_space.shape, 0.3, dtype=np.float32)
+    found = np.array([get_action(obs) for _ in range(400)], dtype=float)
+    rng = np.random.default_rng(2)
+    if case[1] == 'CartPole-v1':
+        noises = rng.gumbel(size=(4000, 2))
+    else:
+        noises = rng.standard_normal((4000, 1), dtype=np.float32)
+    own = np.array([run.agent.act(obs, noise) for noise in noises], dtype=float)
+    assert own.std() > 0.1
+    assert abs(found.mean() - own.mean()) < 5 * own.std() / np.sqrt(400)
+    assert abs(found.std() / own.std() - 1) < 0.2
+
+
+@pytest.mark.parametrize('framework', ['torch', 'tf1'])
+def test_every_kept_model(runs, framework):
+    """Two epochs with --keep_all: the first model is that of a run of one epoch."""
+    case = 'ppo', 'Pendulum-v1', framework
+    one, two = runs(*case), runs(*case, epochs=2, save_freq=1)
+    obs = np.float32([0.6, 0.8, -1])
+    first, second = deterministic_action(one.agent, obs), deterministic_action(two.agent, obs)
+    assert abs(first - second) > 1e-3
+    for itr, action in (0, first), ('0', first), (1, second), ('last', second):
+        np.testing.assert_allclose(load_policy_and_env(two.folder, itr, True)[1](obs), action, atol=1e-5)
+    with pytest.raises(UserError, match='no model of epoch 2 in .*; it has: 0, 1$'):
+        load_policy_and_env(two.folder, 2)
+
+
+def test_which_model_is_the_last(tmp_path):
+    """By number, not by name; with a model of no epoch beside them, the newer one; and what a kill left is found."""
+    def last():
+        return os.path.relpath(model_path(tmp_path, 'last'), tmp_path)
+    (tmp_path / 'pyt_save').mkdir()
+    for i, name in enumerate(['model9.pt', 'model10.pt', 'model.pt', 'model11.pt.tmp', 'mine.pt']):
+        (tmp_path / 'pyt_save' / name).touch()
+        os.utime(tmp_path / 'pyt_save' / name, (i, i))
+    assert last() == 'pyt_save/model.pt'
+    os.utime(tmp_path / 'pyt_save' / 'model.pt', (0, 0))
+    assert last() == 'pyt_save/model10.pt'
+    shutil.rmtree(tmp_path / 'pyt_save')
+    (tmp_path / 'tf1_save.old').mkdir()
+    assert last() == 'tf1_save.old'
+    (tmp_path / 'tf1_save').mkdir()
+    (tmp_path / 'tf1_save12.tmp').mkdir()
+    assert last() == 'tf1_save'
+
+
+class OwnNetworks(torch.nn.Module):
+    """On-policy networks of one's own: the action is the number of the step, so that each act is a new one."""
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.pi, self.v, self.t = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1), 0
+
+    def act(self, obs):
+        assert isinstance(obs, torch.Tensor)
+        self.t += 1
+        return self.t % 2
+
+
+def test_networks_and_environments_of_ones_own(run, capsys):
+    torch.save(OwnNetworks(None, None).state_dict(), run / 'pyt_save' / 'model.pt')
+    change_config(run, actor_critic='OwnNetworks', ac_kwargs={}, env_name=None)
+    assert 'started from Python: call load_policy_and_env(fpath, env_fn=...)' in refused([run], capsys)
+    with pytest.raises(UserError, match=r'networks of its own: call load_policy_and_env\(fpath, actor_critic=...\)'):
+        load_policy_and_env(run, env_fn=SmallEnv)
+    env, get_action = load_policy_and_env(run, env_fn=SmallEnv, actor_critic=OwnNetworks)
+    assert isinstance(env.unwrapped, SmallEnv)
+    assert [get_action(np.zeros(4, np.float32)) for _ in range(4)] == [1, 0, 1, 0]
+    with pytest.raises(UserError, match='no deterministic action'):
+        load_policy_and_env(run, deterministic=True, env_fn=SmallEnv, actor_critic=OwnNetworks)
+
+
+def test_activations_are_those_of_the_run(run):
+    change_config(run, ac_kwargs=dict(hidden_sizes=[8], activation='ReLU'))
+    env, relu = load_policy_and_env(run, deterministic=True)
+    policy = relu.__closure__[0].cell_contents                          # numpy_policy's function of obs and noise
+    networks = importlib.import_module('ppo_torch').MLPActorCritic
+    ac = networks(env.observation_space, env.action_space, (8,), torch.nn.ReLU)
+    ac.load_state_dict(torch.load(run / 'pyt_save' / 'model.pt', weights_only=True))
+    for obs in np.random.default_rng(0).normal(0, 3, (50, 4)).astype(np.float32):
+        noise = np.float32([0.2, 0])
+        assert policy(obs, noise) == ac.policy()(obs, noise)
+
+
+# ---- Episodes
+
+def test_run_policy(capsys):
+    """Returns 0 + 1 + 1 + ..., by a policy that knows the step; the second environment never ends."""
+    for length, max_ep_len, expected in (3, None, 3), (None, 5, 5), (3, 5, 3):
+        env = make_env(lambda: SmallEnv(length=length, reward=lambda obs, act: act))
+        actions = iter([0, *[1] * 20])
+        returns, lengths = run_policy(env, lambda obs: next(actions), max_ep_len, num_episodes=2, seed=4)
+        assert (returns, lengths) == ([expected - 1, expected], [expected] * 2)
+        assert env.unwrapped.seeds == [4, None]
+        out = capsys.readouterr().out
+        assert episodes(out) == list(zip(returns, lengths))
+        summary = {key: float(value) for key, value in re.findall(r'^ *(\w+) +([\d.]+)$', out, flags=re.M)}
+        assert summary == dict(AverageEpRet=expected - 0.5, StdEpRet=0.5, MaxEpRet=expected, MinEpRet=expected - 1,
+                               EpLen=expected)
+
+
+@pytest.mark.parametrize('case', CASES, ids='-'.join)
+def test_deterministic_episodes_from_the_command_line(runs, case, capsys):
+    """-d, -n, -l, -nr and -s: the returns of the agent's own actions in the same environment."""
+    run = runs(*case)
+    capsys.readouterr()
+    main([run.folder, '-d', '-n', '2', '-l', '15', '-nr', '-s', '3'])
+    env, expected = make_env(lambda: gym.make(case[1])), []
+    for seed in 3, None:
+        (obs, _), ep_ret, ep_len, ended = env.reset(seed=seed), 0, 0, False
+        while not ended:
+            obs, rew, terminated, truncated, _ = env.step(deterministic_action(run.agent, obs))
+            ep_ret, ep_len = ep_ret + rew, ep_len + 1
+            ended = terminated or truncated or ep_len == 15
+        expected.append((ep_ret, ep_len))
+    out = capsys.readouterr().out
+    np.testing.assert_allclose(episodes(out), expected, atol=2e-3)
+    assert 'display' not in out
+
+
+@pytest.mark.parametrize('framework', ['torch', 'tf1'])
+def test_a_seed_makes_random_episodes_again(runs, framework, capsys):
+    folder, printed = runs('sac', 'Pendulum-v1', framework).folder, []
+    capsys.readouterr()
+    for more in ['-s', '5'], ['-s', '5'], ['-s', '5', '-d']:
+        main([folder, '-n', '1', '-l', '8', '-nr', *more])
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != printed[2]
+
+
+def test_without_a_display(run, no_display, capsys):
+    main([str(run), '-n', '1'])
+    out = capsys.readouterr().out
+    assert out.startswith('There is no display, so the episodes are not shown') and len(episodes(out)) == 1
+    main([str(run), '-n', '1', '-nr'])
+    assert 'display' not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(('more', 'mode'), [([], 'human'), (['-nr'], None), (['--gif', 'a.gif'], 'rgb_array')])
+def test_with_a_display(more, mode, run, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv('DISPLAY', ':0')
+    monkeypatch.chdir(tmp_path)
+    loaded = []
+
+    def load(*args, **kwargs):
+        loaded.append(load_policy_and_env(*args, **kwargs))
+        return loaded[-1]
+    monkeypatch.setattr(test_policy, 'load_policy_and_env', load)
+    change_config(run, env_name='Moving-v0', ac_kwargs=dict(hidden_sizes=[8]))
+    shutil.copy(moving_model(tmp_path), run / 'pyt_save' / 'model.pt')
+    main([str(run), '-n', '1', *more])
+    assert loaded[0][0].unwrapped.render_mode == mode
+    assert 'no display' not in capsys.readouterr().out
+    assert (tmp_path / 'a.gif').exists() == (mode == 'rgb_array')
+
+
+def moving_model(folder):
+    """New weights for the run's networks in Moving-v0, which has one number less to observe."""
+    env = MovingEnv()
+    ac = importlib.import_module('ppo_torch').MLPActorCritic(env.observation_space, env.action_space, (8,))
+    torch.save(ac.state_dict(), folder / 'weights.pt')
+    return folder / 'weights.pt'
+
+
+# ---- The animation
+
+def test_gif(run, tmp_path, capsys):
+    change_config(run, env_name='Moving-v0')
+    shutil.copy(moving_model(tmp_path), run / 'pyt_save' / 'model.pt')
+    path = tmp_path / 'moving'                                          # a GIF by whatever name
+    main([str(run), '-n', '2', '-l', '9', '--gif', str(path)])
+    out = capsys.readouterr().out
+    assert episodes(out) == [(9, 9), (9, 9)] and out.endswith(f'Wrote {path}\n') and 'display' not in out
+    with Image.open(path) as gif:
+        assert (gif.format, gif.size, gif.n_frames) == ('GIF', (15, 7), 18)
+        for i in range(18):
+            gif.seek(i)
+            assert gif.info['duration'] == 50                           # render_fps is 20
+            assert np.array(gif.convert('L'))[3].argmax() == i % 9 + 1
+
+
+def test_gif_of_a_real_environment(run, tmp_path):
+    main([str(run), '-n', '1', '-l', '5', '--gif', str(tmp_path / 'cartpole.gif')])
+    with Image.open(tmp_path / 'cartpole.gif') as gif:
+        assert gif.size == (600, 400) and 2 <= gif.n_frames <= 5        # equal pictures in a row are one, shown longer
+        assert len(gif.convert('RGB').getcolors()) >= 3
+
+
+# ---- Mistakes
+
+def test_what_is_not_a_run(run, tmp_path, capsys):
+    assert 'nowhere has no config.json' in refused([tmp_path / 'nowhere', '-nr'], capsys)
+    assert 'has no config.json' in refused([run / 'progress.txt', '-nr'], capsys)
+    assert 'there is no model of epoch 3 in' in refused([run, '-i', '3'], capsys)
+    assert 'only the last one; train with --keep_all for more' in refused([run, '-i', '0'], capsys)
+    shutil.rmtree(run / 'pyt_save')
+    assert 'has no saved model yet' in refused([run], capsys)
+    (run / 'config.json').write_text('{')
+    assert 'has no config.json' in refused([run], capsys)
+
+
+@pytest.mark.parametrize(('argv', 'words'), [
+    (['-n', '0'], '--episodes has to be at least 1'), (['-l', '-1'], '--len at least 0'), (['-n', 'x'], 'invalid int'),
+    (['--deterministc'], '--deterministc (nearest: --deterministic)'), (['--gif', 'no/such/a'], 'no folder no/such')])
+def test_mistakes_on_the_command_line(run, argv, words, capsys):
+    assert words in refused([run, '-nr', *argv], capsys)
+
+
+def test_an_environment_that_is_not_there(run, capsys):
+    for name, words in ('CartPol-v1', 'cannot make CartPol-v1'), ('no_such_module:Env-v0', 'no_such_module'):
+        change_config(run, env_name=name)
+        assert words in refused([run, '-nr'], capsys)
+
+
+def test_weights_that_do_not_fit(run, capsys):
+    change_config(run, ac_kwargs=dict(hidden_sizes=[9]))
+    assert 'does not hold the weights of these networks' in refused([run, '-nr'], capsys)
+    (run / 'pyt_save' / 'model.pt').write_bytes(b'')
+    assert 'does not hold the weights of these networks' in refused([run, '-nr'], capsys)
+
+
+def test_a_tensorflow_model_that_is_not_complete(run, capsys):
+    pytest.importorskip('tensorflow')
+    shutil.rmtree(run / 'pyt_save')
+    (run / 'tf1_save').mkdir()
+    assert 'tf1_save is not a complete model' in refused([run, '-nr'], capsys)
+
+
+# ---- Nothing in a run is executed
+
+class Trap:
+    """Unpickling it makes a folder."""
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+@pytest.mark.parametrize('how', ['torch', 'inside', 'pickle'])
+def test_a_pickled_object_is_refused(how, run, tmp_path, capsys):
+    trap, path = Trap(tmp_path / 'executed'), run / 'pyt_save' / 'model.pt'
+    if how == 'pickle':
+        path.write_bytes(pickle.dumps(trap, protocol=2))
+    else:
+        torch.save(trap if how == 'torch' else dict(torch.load(path, weights_only=True), trap=trap), path)
+    assert f'{path} holds more than weights' in refused([run, '-nr'], capsys)
+    assert not (tmp_path / 'executed').exists()
+    with pytest.raises(Exception, match='.*'):                          # the trap is a trap
+        torch.load(path, weights_only=False).missing if how != 'pickle' else pickle.loads(path.read_bytes()).missing
+    assert (tmp_path / 'executed').exists()
+
+
+@pytest.mark.parametrize('framework', ['torch', 'tf1'])
+def test_nothing_is_unpickled(runs, framework, monkeypatch, capsys):
+    folder = runs('sac', 'Pendulum-v1', framework).folder
+
+    def forbidden(*args, **kwargs):
+        raise AssertionError('unpickled')
+    for name in 'load', 'loads', 'Unpickler':
+        monkeypatch.setattr(pickle, name, forbidden)
+    main([folder, '-n', '1', '-l', '3', '-nr'])
+    assert len(episodes(capsys.readouterr().out)) == 1
+
+
+@pytest.mark.parametrize(('config', 'words'), [(dict(algo='run.evil'), 'networks of its own'),
+                                               (dict(algo='evil'), 'networks of its own'),
+                                               (dict(env_name='run.evil:CartPole-v1'), 'execute code from the folder'),
+                                               (dict(env_name='evil:CartPole-v1'), 'execute code from the folder')])
+def test_code_in_the_folder_is_not_imported(config, words, run, monkeypatch, capsys):
+    """Even where Python would find it: from the folder itself, or from above it."""
+    (run / 'evil.py').write_text('raise AssertionError("executed")')
+    monkeypatch.setattr(sys, 'path', [*sys.path, str(run), str(run.parent)])
+    change_config(run, **config)
+    assert words in refused([run, '-nr'], capsys)
+
+
+@pytest.mark.parametrize(('framework', 'other'), [('torch', 'tensorflow'), ('tf1', 'torch')])
+def test_as_a_command_with_one_framework(framework, other, runs, tmp_path):
+    folder = runs('ppo', 'CartPole-v1', framework).folder
+    code = ('import sys; from common.run import main; '
+            f'main(["test_policy", {folder!r}, "-n", "2", "-nr", "-d", "-s", "1"]); '
+            f'assert {other!r} not in sys.modules')
+    env = dict(os.environ, PYTHONPATH=str(ROOT))
+    done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, '')
+    assert len(episodes(done.stdout)) == 2
+    assert os.listdir(tmp_path) == []
