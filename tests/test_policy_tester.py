@@ -264,30 +264,28 @@ def test_a_seed_makes_random_episodes_again(runs, framework, capsys):
     assert printed[0] == printed[1] != printed[2]
 
 
-def test_without_a_display(run, no_display, capsys):
-    main([str(run), '-n', '1'])
-    out = capsys.readouterr().out
-    assert out.startswith('There is no display, so the episodes are not shown') and len(episodes(out)) == 1
-    main([str(run), '-n', '1', '-nr'])
-    assert 'display' not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(('more', 'mode'), [([], 'human'), (['-nr'], None), (['--gif', 'a.gif'], 'rgb_array')])
-def test_with_a_display(more, mode, run, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv('DISPLAY', ':0')
+@pytest.mark.parametrize(('more', 'display', 'mode'), [
+    ([], True, 'human'), ([], False, None), (['-nr'], True, None), (['-nr'], False, None),
+    (['--gif', 'a.gif'], True, 'rgb_array'), (['--gif', 'a.gif'], False, 'rgb_array')])
+def test_shown_where_there_is_a_display(more, display, mode, run, no_display, monkeypatch, tmp_path, capsys):
+    """Where there is none, that is said, and the episodes run all the same."""
+    if display:
+        monkeypatch.setenv('DISPLAY', ':0')
     monkeypatch.chdir(tmp_path)
-    loaded = []
+    modes = []
 
     def load(*args, **kwargs):
-        loaded.append(load_policy_and_env(*args, **kwargs))
-        return loaded[-1]
+        env, get_action = load_policy_and_env(*args, **kwargs)
+        modes.append(env.unwrapped.render_mode)
+        return env, get_action
     monkeypatch.setattr(test_policy, 'load_policy_and_env', load)
-    change_config(run, env_name='Moving-v0', ac_kwargs=dict(hidden_sizes=[8]))
+    change_config(run, env_name='Moving-v0')
     shutil.copy(moving_model(tmp_path), run / 'pyt_save' / 'model.pt')
-    main([str(run), '-n', '1', *more])
-    assert loaded[0][0].unwrapped.render_mode == mode
-    assert 'no display' not in capsys.readouterr().out
-    assert (tmp_path / 'a.gif').exists() == (mode == 'rgb_array')
+    main([str(run), '-n', '2', *more])
+    out = capsys.readouterr().out
+    assert modes == [mode] and episodes(out) == [(12, 12)] * 2
+    assert out.startswith('There is no display, so the episodes are not shown') == (not display and not more)
+    assert (tmp_path / 'a.gif').exists() == ('--gif' in more)
 
 
 def moving_model(folder):

@@ -1,7 +1,7 @@
-"""The proof that twins are twins: a PyTorch file and its TensorFlow-1 file compute the same numbers, and make the same run.
+"""The proof that twins are twins: a PyTorch file and its TensorFlow-1 file compute the same and make the same run.
 
-What remains is rounding: the frameworks add up in another order. It is about 1e-7, and it is to stay near there for as
-long as the mathematics does not amplify it. Under mpirun this file is a script, see `many_processes`.
+What remains is rounding, since the frameworks add up in another order: about 1e-7, where nothing amplifies it. Under
+mpirun this file is a script: see `many_processes`.
 """
 import functools
 import importlib.util
@@ -28,7 +28,7 @@ ON_POLICY = dict(ac_kwargs=dict(hidden_sizes=(16, 8)), train_v_iters=5)
 OFF_POLICY = dict(ac_kwargs=dict(hidden_sizes=(16, 8)), polyak=0.9)                         # targets that soon move
 VARIANTS = dict(
     vpg=('vpg', dict(ON_POLICY, pi_lr=0.01)),
-    ppo=('ppo', dict(ON_POLICY, pi_lr=0.01, train_pi_iters=20)),                            # so fast that it stops early
+    ppo=('ppo', dict(ON_POLICY, pi_lr=0.01, train_pi_iters=20)),                           # so fast that it stops early
     trpo=('trpo', dict(ON_POLICY, cg_iters=5)),
     npg=('trpo', dict(ON_POLICY, cg_iters=5, algo='npg')),
     ddpg=('ddpg', OFF_POLICY),
@@ -65,7 +65,7 @@ def make_twins(variant, space, **changes):
 
 @pytest.fixture(params=CASES, ids='-'.join, scope='module')
 def pair(request):
-    """Twins that several tests use, since a graph takes its time to build: variant, space, agents, what they were first."""
+    """variant, space, agents, and what these were at first. Several tests share them: graphs take time to build."""
     variant, space = request.param
     agents = make_twins(variant, space, seed=7)
     first = [(arrays(agent), actions(agent, space)) for agent in agents]
@@ -160,7 +160,7 @@ def test_parameters_are_the_same_after_1_and_after_10_updates(pair):
             np.testing.assert_allclose(tf_metrics[key], value, rtol=1e-4, atol=1e-5, err_msg=key)
         if variant == 'ppo':
             stops.append(torch_metrics['StopIter'])
-        if variant == 'auto':                                               # of -log_alpha mean( logp + target_entropy )
+        if variant == 'auto':                                  # the loss is -log_alpha mean( logp_pi + target_entropy )
             tf_grad = -np.mean(tf_metrics['LogPi'] + agents[1].target_entropy)
             assert agents[0].temperature[0].grad.item() == pytest.approx(tf_grad, rel=1e-5)
         if update in (1, 10):
@@ -261,7 +261,7 @@ def test_one_seed_makes_the_same_run(algo, env_name, tmp_path):
     returns = [key for key in columns if key.endswith(('EpRet', 'EpLen'))]
     assert rows[0]['AverageEpRet'] and [rows[0][key] for key in returns] == [tf_rows[0][key] for key in returns]
 
-    tolerance = 1e-2 if 'replay_size' in RUNS[algo] or algo in ('ddpg', 'td3', 'sac') else 1e-3
+    tolerance = 1e-2 if 'batch_size' in RUNS[algo] else 1e-3
     for row, tf_row in zip(rows[1:], tf_rows[1:]):
         for key in columns:
             if key.endswith(('EpRet', 'EpLen')) and not key.startswith('Std') or key in ('LossPi', 'LossV', 'LossQ'):
@@ -281,7 +281,7 @@ def my_share(batch):
 
 
 def averaged_gradients(agent, data, noise=None):
-    """{network: its gradient}, as the optimizers get it. That of the policy comes last: off-policy it makes q's step."""
+    """{network: its gradient}, as the optimizers get it. Off-policy that of pi makes q's step before: it is last."""
     optimizer, params, grads = sys.modules[type(agent).__module__].MpiAdamOptimizer(), parameters(agent), {}
     feed = {agent.phs[key]: array for key, array in dict(data, noise=noise).items() if array is not None}
     with agent.sess.graph.as_default():
@@ -293,7 +293,7 @@ def averaged_gradients(agent, data, noise=None):
 
 
 def work_together(variant, space):
-    """Gradients on one batch, and the parameters after three updates, by all processes, each with a share of the batch."""
+    """Gradients on one batch, and parameters after three updates: every process works on its share of the batches."""
     algo, kwargs = VARIANTS[variant]
     agent = make_agent(f'{algo}_tf1', spaces_only(space), seed=proc_id(), **kwargs)     # the weights are process 0's
     rng, env = np.random.default_rng(1), spaces_only(space)
@@ -308,10 +308,11 @@ def work_together(variant, space):
 def many_processes(folder):
     """What this file does under mpirun: work_together, and training. Process 0 saves the results of all processes."""
     results = {key: array for case in MPI_CASES for key, array in work_together(*case).items()}
-    for algo, env_name in (('ppo', 'CartPole-v1'), ('sac', 'Pendulum-v1')):
+    for algo, env_name, few in (('ppo', 'CartPole-v1', dict(train_pi_iters=4, train_v_iters=4)),
+                                ('sac', 'Pendulum-v1', dict(start_steps=40, update_after=80, update_every=10))):
         train_fn = getattr(importlib.import_module(f'{algo}_tf1'), algo)
         agent = train_fn(functools.partial(gym.make, env_name), logger_kwargs=dict(output_dir=f'{folder}/{algo}'),
-                         **dict(RUNS[algo], epochs=2, update_after=STEPS * 3 // 2) if algo == 'sac' else dict(RUNS[algo], epochs=2))
+                         **{**RUNS[algo], 'steps_per_epoch': 60, 'epochs': 2, **few})
         results.update({f'{algo} trained: {net}': flat(params) for net, params in arrays(agent).items()})
     everybody = gather(results)
     if proc_id() == 0:

@@ -50,7 +50,7 @@ def judge_returns(columns):
     smooth = np.convolve(values, np.full(n // 5, 1 / (n // 5)), mode='valid')           # over a fifth of the run
     start, best = values[:n // 10].mean(), smooth.max()
     spread = columns[name.replace('Average', 'Std')][there][:n // 10].mean()            # of single episodes
-    learned = best - start > spread
+    learned = best - start > spread / 2
     fell = learned and (values[-(n // 5):] < (start + best) / 2).all()
     return SimpleNamespace(name=name, learned=learned, fell=fell, well=learned and not fell, epochs=n, spread=spread,
                            start=start, best=best, best_epoch=columns['Epoch'][there][smooth.argmax() + n // 5 - 1])
@@ -88,8 +88,8 @@ def no_learning(config, columns):
     if run.learned is None or run.learned or no_update(config, columns):
         return None
     return (f'Nothing was learned in {run.epochs} epochs: {run.name} began at {run.start:.4g}, and its best stretch '
-            f'({run.best:.4g}, up to epoch {run.best_epoch:.0f}) is above that by less than the spread of single '
-            f'episodes, {run.spread:.3g}. Unless there is no more to get, try another '
+            f'({run.best:.4g}, up to epoch {run.best_epoch:.0f}) is above that by less than half the spread of '
+            f'single episodes, {run.spread:.3g}. Unless there is no more to get, try another '
             f'{settings(config, "pi_lr", "delta", "q_lr", "lr")}, more steps, or rewards for progress.')
 
 

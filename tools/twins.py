@@ -75,7 +75,7 @@ def flat(arrays):
 
 
 def losses_and_gradients(agent, data, noise=None):
-    """{loss: number} and {network: its gradient, as one vector}. Off-policy that takes an update: pi's come after q's."""
+    """{loss: number} and {network: its gradient, a vector}. Off-policy, as in an update: pi's follow q's step."""
     file, params = sys.modules[type(agent).__module__], parameters(agent)
     nets = {net: name for net, name in LOSSES.items() if net in params}
     if hasattr(agent, 'sess'):
