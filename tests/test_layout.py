@@ -12,7 +12,7 @@ from tools.sections import NEIGHBOURS, ROOT, algorithm_files
 
 FILES = algorithm_files()
 PACKAGES = dict(torch='torch', tf1='tensorflow')
-OWN = {'common', 'tools', 'helpers', *FILES}                    # what is imported from the repository itself
+OWN = {'common', 'tools', 'benchmarks', 'helpers', *FILES}      # what is imported from the repository itself
 PYTHON_FILES = sorted(path for folder in ('', 'common', 'tools', 'tests', 'benchmarks')
                       for path in (ROOT / folder).glob('*.py'))
 

@@ -15,10 +15,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from helpers import SmallEnv, read_progress
 
 from common.env_tools import make_env
 from common.mpi_tools import gather, num_procs, proc_id
+from helpers import SmallEnv, read_progress
 from tools import twins
 from tools.sections import ALGORITHMS, FRAMEWORKS, ROOT
 from tools.twins import flat, losses_and_gradients, make_agent, make_batch, parameters
