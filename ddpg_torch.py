@@ -80,7 +80,7 @@ class MLPActorCritic(nn.Module):
         self.activation = activation
 
     def policy(self):
-        """act(obs, noise) for one observation, in numpy on the parameters' own memory."""
+        """act(obs) for one observation, in numpy on the parameters' own memory."""
         net = numpy_mlp([p.detach().numpy() for p in self.pi.net.parameters()], self.activation)
         center, half_range = self.pi.center.numpy(), self.pi.half_range.numpy()
         return lambda obs: center + half_range * np.tanh(net(obs))
@@ -150,6 +150,8 @@ class Agent:
         self.pi, self.q = self.ac.pi, nn.ModuleList([self.ac.q])
         self.pi_optimizer = optim.Adam(self.pi.parameters(), lr=args.pi_lr, fused=True)
         self.q_optimizer = optim.Adam(self.q.parameters(), lr=args.q_lr, fused=True)
+        self.pi_params = [p for p in self.pi.parameters() if p.requires_grad]
+        self.params, self.params_targ = (list(ac.parameters()) for ac in (self.ac, self.ac_targ))
         self.low, self.high = env.action_space.low, env.action_space.high
         self.updates = 0
 
@@ -177,12 +179,12 @@ class Agent:
 
         loss_pi = compute_loss_pi(self.ac.q(obs, self.ac.pi(obs)))
         zero_grads(self.pi)
-        loss_pi.backward(inputs=list(self.pi.parameters()))     # q is frozen: no gradient for it is even computed
+        loss_pi.backward(inputs=self.pi_params)                 # q is frozen: no gradient for it is even computed
         mpi_avg_grads(self.pi)
         self.pi_optimizer.step()
 
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.ac_targ.parameters()), list(self.ac.parameters()), 1 - self.args.polyak)
+            torch._foreach_lerp_(self.params_targ, self.params, 1 - self.args.polyak)
         return dict(QVals=q.detach().numpy(), LossPi=loss_pi.item(), LossQ=loss_q.item())
 
 

@@ -247,15 +247,16 @@ class Agent:
             kl, _ = self.sess.run([self.kl, self.train_pi], feed)
             if kl > 1.5 * self.args.target_kl:
                 break                                           # before the step that would lead further away
+        else:
+            i = self.args.train_pi_iters                        # there was no stop: all steps were made
 
         for _ in range(self.args.train_v_iters):
             self.sess.run(self.train_v, feed)
 
         self.refresh_policy()
         new = self.sess.run(self.metrics, feed)
-        return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new['LossPi'] - old['LossPi'],
-                    DeltaLossV=new['LossV'] - old['LossV'], Entropy=new['Entropy'], KL=new['KL'],
-                    ClipFrac=new['ClipFrac'], StopIter=i)
+        return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new.pop('LossPi') - old['LossPi'],
+                    DeltaLossV=new.pop('LossV') - old['LossV'], **new, StopIter=i)
 
 
 # %% Evaluation

@@ -31,6 +31,7 @@ from gymnasium.spaces import Box
 from torch import nn, optim
 
 from common.env_tools import make_env
+from common.fast_tanh import Tanh
 from common.logx import EpochLogger
 from common.mpi_pytorch import (get_state, init_weights, mpi_avg_grads, set_state, setup_pytorch_for_mpi, setup_saver,
                                 sync_params, zero_grads)
@@ -130,7 +131,7 @@ class MLPCritic(nn.Module):
 
 class MLPActorCritic(nn.Module):
     """Policy and value function. One of your own (a CNN, say) has pi(obs, act), v(obs), step(obs) and act(obs)."""
-    def __init__(self, observation_space, action_space, hidden_sizes=(64, 64), activation=nn.Tanh):
+    def __init__(self, observation_space, action_space, hidden_sizes=(64, 64), activation=Tanh):
         super().__init__()
         obs_dim = int(np.prod(observation_space.shape))
         if isinstance(action_space, Box):
@@ -262,6 +263,8 @@ class Agent:
             if kl > 1.5 * self.args.target_kl:
                 break                                           # before the step that would lead further away
             self.pi_optimizer.step()
+        else:
+            i = self.args.train_pi_iters                        # there was no stop: all steps were made
 
         for _ in range(self.args.train_v_iters):
             zero_grads(self.ac.v)
@@ -270,9 +273,8 @@ class Agent:
             self.vf_optimizer.step()
 
         new = self.metrics(*batch)
-        return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new['LossPi'] - old['LossPi'],
-                    DeltaLossV=new['LossV'] - old['LossV'], Entropy=new['Entropy'], KL=new['KL'],
-                    ClipFrac=new['ClipFrac'], StopIter=i)
+        return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new.pop('LossPi') - old['LossPi'],
+                    DeltaLossV=new.pop('LossV') - old['LossV'], **new, StopIter=i)
 
 
 # %% Evaluation

@@ -75,12 +75,12 @@ def numpy_policy(params, activation, action_space):
 def mlp_gaussian_policy(obs, noise, action_space, hidden_sizes, activation):
     """A random policy: tanh of a normal variable, brought between the bounds of each dimension of the action."""
     center, half_range = (action_space.high + action_space.low) / 2, (action_space.high - action_space.low) / 2
+    log_scale = np.log(np.sqrt(2 * np.pi) * half_range).sum()
     mu, log_std = tf.split(mlp(obs, [*hidden_sizes, 2 * action_space.shape[0]], activation), 2, axis=-1)
     log_std = tf.clip_by_value(log_std, -20, 2)
     u = mu + tf.exp(log_std) * noise
-    logp = tf.reduce_sum(-0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi), axis=-1)
-    # The change of variables from u to act, with log(1 - tanh(u)^2) in a form that is exact for large u too.
-    logp = logp - tf.reduce_sum(2 * (np.log(2) - u - tf.nn.softplus(-2 * u)) + np.log(half_range), axis=-1)
+    # The density of u over d act / d u = half_range (1 - tanh(u)^2), whose log has a form exact for large u too.
+    logp = tf.reduce_sum(-0.5 * noise**2 - log_std - 2 * (np.log(2) - u - tf.nn.softplus(-2 * u)), axis=-1) - log_scale
     return center + half_range * tf.tanh(u), logp
 
 
@@ -164,7 +164,7 @@ class Agent:
         self.inputs, self.outputs = dict(obs=obs), dict(mode=ac.pi(obs, no_noise)[0], sample=ac.pi(obs, own_noise)[0])
         self.auto = args.alpha == 'auto'
         self.columns = ['Alpha', *self.columns] if self.auto else self.columns
-        log_alpha = tf.get_variable('log_alpha', initializer=np.float32(0.0 if self.auto else np.log(args.alpha)))
+        log_alpha = tf.get_variable('log_alpha', initializer=np.float32(np.log(1 if self.auto else args.alpha + 1e-30)))
         self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
 
         alpha = tf.exp(log_alpha)
@@ -188,9 +188,10 @@ class Agent:
 
         params_targ = tf.trainable_variables('target')
         with tf.control_dependencies([train_pi]):
-            self.train = tf.group([p_targ.assign(args.polyak * p_targ + (1 - args.polyak) * p)
+            self.train = tf.group([p_targ.assign_add((1 - args.polyak) * (p - p_targ))
                                    for p_targ, p in zip(params_targ, q_params)])
-        self.metrics = dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q, LossPi=loss_pi, LogPi=logp_pi, Alpha=alpha)
+        self.metrics = dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q, LossPi=loss_pi, LogPi=logp_pi,
+                            **(dict(Alpha=alpha) if self.auto else {}))
 
         self.sess.run(tf.global_variables_initializer())
         if args.actor_critic is mlp_actor_critic:

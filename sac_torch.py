@@ -58,15 +58,15 @@ class SquashedGaussianMLPActor(nn.Module):
         self.net = mlp([obs_dim, *hidden_sizes, 2 * act_dim], activation)
         self.register_buffer('center', torch.as_tensor((high + low) / 2))
         self.register_buffer('half_range', torch.as_tensor((high - low) / 2))
+        self.log_scale = float(np.log(np.sqrt(2 * np.pi) * (high - low) / 2).sum())
 
     def forward(self, obs, noise):
         """Actions (batch, act_dim) and their log-probabilities (batch,); the noise is normal."""
         mu, log_std = self.net(obs).chunk(2, dim=-1)
         log_std = torch.clamp(log_std, -20, 2)
         u = mu + torch.exp(log_std) * noise
-        logp = (-0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi)).sum(-1)
-        # The change of variables from u to act, with log(1 - tanh(u)^2) in a form that is exact for large u too.
-        logp = logp - (2 * (np.log(2) - u - F.softplus(-2 * u)) + torch.log(self.half_range)).sum(-1)
+        # The density of u over d act / d u = half_range (1 - tanh(u)^2), whose log has a form exact for large u too.
+        logp = (-0.5 * noise**2 - log_std - 2 * (np.log(2) - u - F.softplus(-2 * u))).sum(-1) - self.log_scale
         return self.center + self.half_range * torch.tanh(u), logp
 
 
@@ -173,10 +173,12 @@ class Agent:
         self.pi, self.q = self.ac.pi, nn.ModuleList([self.ac.q1, self.ac.q2])
         self.pi_optimizer = optim.Adam(self.pi.parameters(), lr=args.lr, fused=True)
         self.q_optimizer = optim.Adam(self.q.parameters(), lr=args.lr, fused=True)
+        self.pi_params = [p for p in self.pi.parameters() if p.requires_grad]
+        self.params, self.params_targ = (list(ac.parameters()) for ac in (self.ac, self.ac_targ))
         self.low, self.high = env.action_space.low, env.action_space.high
         self.auto = args.alpha == 'auto'
         self.columns = ['Alpha', *self.columns] if self.auto else self.columns
-        self.temperature = nn.ParameterList([torch.tensor(0.0 if self.auto else np.log(args.alpha))])      # log_alpha
+        self.temperature = nn.ParameterList([torch.tensor(np.log(np.float32(1 if self.auto else args.alpha + 1e-30)))])
         self.alpha_optimizer = optim.Adam(self.temperature.parameters(), lr=args.lr, fused=True)
         self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
         self.updates = 0
@@ -208,7 +210,7 @@ class Agent:
         q_pi = torch.min(self.ac.q1(obs, act_pi), self.ac.q2(obs, act_pi))
         loss_pi = compute_loss_pi(q_pi, logp_pi, alpha)
         zero_grads(self.pi)
-        loss_pi.backward(inputs=list(self.pi.parameters()))     # q is frozen: no gradient for it is even computed
+        loss_pi.backward(inputs=self.pi_params)                 # q is frozen: no gradient for it is even computed
         mpi_avg_grads(self.pi)
         self.pi_optimizer.step()
 
@@ -219,8 +221,9 @@ class Agent:
             self.alpha_optimizer.step()
 
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.ac_targ.parameters()), list(self.ac.parameters()), 1 - self.args.polyak)
-        return dict(metrics, LossPi=loss_pi.item(), LogPi=logp_pi.detach().numpy(), Alpha=alpha.item())
+            torch._foreach_lerp_(self.params_targ, self.params, 1 - self.args.polyak)
+        return dict(metrics, LossPi=loss_pi.item(), LogPi=logp_pi.detach().numpy(),
+                    **(dict(Alpha=alpha.item()) if self.auto else {}))
 
 
 # %% Evaluation

@@ -165,7 +165,7 @@ class Agent:
 
         params, params_targ = tf.trainable_variables('main'), tf.trainable_variables('target')
         with tf.control_dependencies([train_pi]):
-            self.train = tf.group([p_targ.assign(args.polyak * p_targ + (1 - args.polyak) * p)
+            self.train = tf.group([p_targ.assign_add((1 - args.polyak) * (p - p_targ))
                                    for p_targ, p in zip(params_targ, params)])
         self.metrics_q = dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q)
         self.metrics = dict(self.metrics_q, LossPi=loss_pi)

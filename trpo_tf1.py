@@ -299,8 +299,8 @@ class Agent:
 
         self.refresh_policy()
         new = self.sess.run(self.metrics, feed)
-        return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new['LossPi'] - old['LossPi'],
-                    DeltaLossV=new['LossV'] - old['LossV'], Entropy=new['Entropy'], KL=kl,
+        return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new.pop('LossPi') - old['LossPi'],
+                    DeltaLossV=new.pop('LossV') - old['LossV'], **new, KL=kl,
                     **(dict(BacktrackIters=i) if self.args.algo == 'trpo' else {}))
 
 

@@ -17,8 +17,7 @@ Gradient; for adv, Schulman et al. 2016, Generalized Advantage Estimation, arXiv
 Its neighbours: ppo_torch.py does it with a clipped objective and plain gradients, vpg_torch.py takes one step without
 any constraint, and trpo_tf1.py is this file in TensorFlow-1 style.
 
-Run it:
-    mpirun -np 4 python trpo_torch.py --env CartPole-v1 --algo npg
+Run it: mpirun -np 4 python trpo_torch.py --env CartPole-v1 --algo npg
 """
 # %% Imports
 import time
@@ -31,6 +30,7 @@ from torch import nn, optim
 from torch.distributions import kl_divergence
 
 from common.env_tools import make_env
+from common.fast_tanh import Tanh
 from common.logx import EpochLogger
 from common.mpi_pytorch import (get_state, init_weights, mpi_avg_grads, set_state, setup_pytorch_for_mpi, setup_saver,
                                 sync_params, zero_grads)
@@ -137,7 +137,7 @@ class MLPCritic(nn.Module):
 
 class MLPActorCritic(nn.Module):
     """Policy and value function. One of your own (a CNN, say) has pi(obs, act), v(obs), step(obs) and act(obs)."""
-    def __init__(self, observation_space, action_space, hidden_sizes=(64, 64), activation=nn.Tanh):
+    def __init__(self, observation_space, action_space, hidden_sizes=(64, 64), activation=Tanh):
         super().__init__()
         obs_dim = int(np.prod(observation_space.shape))
         if isinstance(action_space, Box):
@@ -308,8 +308,8 @@ class Agent:
             self.vf_optimizer.step()
 
         new = self.metrics(*batch)
-        return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new['LossPi'] - old['LossPi'],
-                    DeltaLossV=new['LossV'] - old['LossV'], Entropy=new['Entropy'], KL=kl,
+        return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new.pop('LossPi') - old['LossPi'],
+                    DeltaLossV=new.pop('LossV') - old['LossV'], **new, KL=kl,
                     **(dict(BacktrackIters=i) if self.args.algo == 'trpo' else {}))
 
 

@@ -29,6 +29,7 @@ from gymnasium.spaces import Box
 from torch import nn, optim
 
 from common.env_tools import make_env
+from common.fast_tanh import Tanh
 from common.logx import EpochLogger
 from common.mpi_pytorch import (get_state, init_weights, mpi_avg_grads, set_state, setup_pytorch_for_mpi, setup_saver,
                                 sync_params, zero_grads)
@@ -128,7 +129,7 @@ class MLPCritic(nn.Module):
 
 class MLPActorCritic(nn.Module):
     """Policy and value function. One of your own (a CNN, say) has pi(obs, act), v(obs), step(obs) and act(obs)."""
-    def __init__(self, observation_space, action_space, hidden_sizes=(64, 64), activation=nn.Tanh):
+    def __init__(self, observation_space, action_space, hidden_sizes=(64, 64), activation=Tanh):
         super().__init__()
         obs_dim = int(np.prod(observation_space.shape))
         if isinstance(action_space, Box):
@@ -262,8 +263,8 @@ class Agent:
             self.vf_optimizer.step()
 
         new = self.metrics(*batch)
-        return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new['LossPi'] - old['LossPi'],
-                    DeltaLossV=new['LossV'] - old['LossV'], Entropy=new['Entropy'], KL=new['KL'])
+        return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new.pop('LossPi') - old['LossPi'],
+                    DeltaLossV=new.pop('LossV') - old['LossV'], **new)
 
 
 # %% Evaluation

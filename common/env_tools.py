@@ -20,6 +20,9 @@ def make_env(env_fn, discrete_actions=True):
     if not discrete_actions and not act_space.is_bounded('both'):
         raise UserError('actions without bounds are not supported here, since noise and tanh are scaled to the bounds: '
                         'use vpg, trpo or ppo, or gymnasium.wrappers.RescaleAction')
+    if not discrete_actions and (act_space.low == act_space.high).any():
+        raise UserError('actions with a dimension that has only one value (low equals high) are not supported here, '
+                        'since noise and tanh are scaled to the bounds: leave that dimension out of the action space')
     if isinstance(obs_space, Discrete) or obs_space.shape == ():
         env = gym.wrappers.FlattenObservation(env)                  # one-hot; and a lone number as an array of one
     return TrainingEnv(env)
@@ -42,6 +45,7 @@ class TrainingEnv(gym.Wrapper):
             self.first_action = int(space.start)
         else:
             self.act_shape, self.act_dtype, self.low, self.high = space.shape, space.dtype, space.low, space.high
+            self.whole_numbers = np.issubdtype(space.dtype, np.integer)
             self.action_space = Box(*(np.float32(bound.ravel()) for bound in (space.low, space.high)))
         self.seed_given, self.random_state, self.actions = None, None, []
 
@@ -58,6 +62,7 @@ class TrainingEnv(gym.Wrapper):
             action = int(action) + self.first_action
         else:
             action = np.minimum(np.maximum(action.reshape(self.act_shape), self.low), self.high)
+            action = np.rint(action) if self.whole_numbers else action
             action = action.astype(self.act_dtype, copy=False)
         obs, rew, terminated, truncated, info = self.env.step(action)
         return np.array(obs, dtype=np.float32), float(rew), terminated, truncated, info

@@ -28,8 +28,10 @@ def quiet():
 
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '1')         # the fast matrix products, off by default on some CPUs
 with quiet():
     import tensorflow.compat.v1 as tf
+    from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 tf.logging.set_verbosity(tf.logging.ERROR)
 tf.disable_v2_behavior()
@@ -41,6 +43,8 @@ def setup_tf_for_mpi(seed):
     tf.reset_default_graph()
     tf.set_random_seed(int(seed))
     config = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    # TensorFlow would merge a product with the tanh behind it into one operation, which is slower than the two.
+    config.graph_options.rewrite_options.remapping = RewriterConfig.OFF
     with quiet():
         return tf.Session(config=config)
 

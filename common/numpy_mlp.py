@@ -11,10 +11,10 @@ ACTIVATIONS = {
     'tanh': np.tanh,
     'relu': lambda x: np.maximum(x, 0),
     'elu': lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    'sigmoid': lambda x: 1 / (1 + np.exp(-x)),
+    'sigmoid': lambda x: (1 + np.tanh(x / 2)) / 2,                  # the same as 1 / (1 + exp(-x)), without overflow
     'softplus': lambda x: np.logaddexp(x, 0),
     'softsign': lambda x: x / (1 + np.abs(x)),
-    'silu': lambda x: x / (1 + np.exp(-x)),
+    'silu': lambda x: x * (1 + np.tanh(x / 2)) / 2,
     'identity': lambda x: x,
 }
 
@@ -24,10 +24,10 @@ def numpy_mlp(params, activation):
 
     It keeps the arrays themselves: where they share memory with a network, it follows that network's training.
     """
-    name = activation.__name__.lower().replace('_', '')
-    if name not in ACTIVATIONS:
-        raise UserError(f'the activation {activation.__name__} is not supported; there are: {", ".join(ACTIVATIONS)}')
-    activation = ACTIVATIONS[name]
+    name = getattr(activation, '__name__', repr(activation))
+    if name.lower().replace('_', '') not in ACTIVATIONS:
+        raise UserError(f'the activation {name} is not supported; there are: {", ".join(ACTIVATIONS)}')
+    activation = ACTIVATIONS[name.lower().replace('_', '')]
     *hidden, (last_weight, last_bias) = zip(params[::2], params[1::2])
 
     def forward(x):

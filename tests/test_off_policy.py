@@ -786,3 +786,5 @@ def test_own_networks_learn_from_images(algo, tmp_path):
     assert isinstance(agent.ac, CnnActorCritic) and agent.policy is None
     _, [row] = read_progress(tmp_path)
     assert float(row['AverageTestEpRet']) > -0.15                       # a constant action: -1/3 at best
+    image, noise = np.full((1, 8, 8), 100, np.float32), np.ones(1, np.float32)
+    assert agent.act(image) == agent.act(image) != agent.act(image, noise)
