@@ -139,31 +139,15 @@ class Agent:
         obs, act, rew, next_obs, terminated = placeholders(obs_shape, act_shape, (), obs_shape, ())
         noise = tf.placeholder(tf.float32, (self.noises, None, *act_shape))
         self.phs = dict(obs=obs, act=act, rew=rew, next_obs=next_obs, terminated=terminated, noise=noise)
-        ac, ac_targ = (args.actor_critic(scope, env.action_space, **args.ac_kwargs) for scope in ('main', 'target'))
-        self.inputs, self.outputs = dict(obs=obs), dict(mode=ac.pi(obs), sample=ac.pi(obs))
-
-        next_q = ac_targ.q(next_obs, ac_targ.pi(next_obs))
-        backup = tf.stop_gradient(compute_backup(rew, terminated, next_q, args.gamma))
-        q = ac.q(obs, act)
-        loss_q = compute_loss_q(q, backup)
-        self.pi_params, q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
-        self.train_q = MpiAdamOptimizer(args.q_lr).minimize(loss_q, var_list=q_params)
-
-        with tf.control_dependencies([self.train_q]):              # the policy climbs the q that has made its step
-            loss_pi = compute_loss_pi(ac.q(obs, ac.pi(obs)))
-            train_pi = MpiAdamOptimizer(args.pi_lr).minimize(loss_pi, var_list=self.pi_params)
-
-        params, params_targ = tf.trainable_variables('main'), tf.trainable_variables('target')
-        with tf.control_dependencies([train_pi]):
-            self.train = tf.group([p_targ.assign_add((1 - args.polyak) * (p - p_targ))
-                                   for p_targ, p in zip(params_targ, params)])
-        self.metrics = dict(QVals=q, LossPi=loss_pi, LossQ=loss_q)
-
+        self.ac, self.ac_targ = (args.actor_critic(scope, env.action_space, **args.ac_kwargs)
+                                 for scope in ('main', 'target'))
+        self.inputs, self.outputs = dict(obs=obs), dict(mode=self.ac.pi(obs), sample=self.ac.pi(obs))
+        self.build_update(**self.phs)
         self.sess.run(tf.global_variables_initializer())
         if args.actor_critic is mlp_actor_critic:
-            init_weights(self.sess, params, rng)
+            init_weights(self.sess, self.params, rng)
         self.sess.run(sync_all_params())
-        self.sess.run(tf.group([p_targ.assign(p) for p_targ, p in zip(params_targ, params)]))
+        self.sess.run(tf.group([p_targ.assign(p) for p_targ, p in zip(self.params_targ, self.params)]))
         self.refresh_policy()
 
     def refresh_policy(self):
@@ -187,9 +171,29 @@ class Agent:
 
     def update(self, batch, noise):
         """One step of q, one of the policy, and the targets after them; returns what is logged about it."""
-        self.updates, self.stale = self.updates + 1, True
+        self.updates += 1
+        self.stale = True                                       # what acts in numpy
         feed = {self.phs[key]: array for key, array in dict(batch, noise=noise).items()}
         return self.sess.run([self.metrics, self.train], feed)[0]
+
+    def build_update(self, obs, act, rew, next_obs, terminated, noise):
+        """The graph that `update` runs."""
+        next_q = self.ac_targ.q(next_obs, self.ac_targ.pi(next_obs))
+        backup = tf.stop_gradient(compute_backup(rew, terminated, next_q, self.args.gamma))
+        q = self.ac.q(obs, act)
+        loss_q = compute_loss_q(q, backup)
+        self.pi_params, q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
+        self.train_q = MpiAdamOptimizer(self.args.q_lr).minimize(loss_q, var_list=q_params)
+
+        with tf.control_dependencies([self.train_q]):              # the policy climbs the q that has made its step
+            loss_pi = compute_loss_pi(self.ac.q(obs, self.ac.pi(obs)))
+            train_pi = MpiAdamOptimizer(self.args.pi_lr).minimize(loss_pi, var_list=self.pi_params)
+
+        self.params, self.params_targ = tf.trainable_variables('main'), tf.trainable_variables('target')
+        with tf.control_dependencies([train_pi]):
+            self.train = tf.group([p_targ.assign_add((1 - self.args.polyak) * (p - p_targ))
+                                   for p_targ, p in zip(self.params_targ, self.params)])
+        self.metrics = dict(QVals=q, LossPi=loss_pi, LossQ=loss_q)
 
 
 # %% Evaluation

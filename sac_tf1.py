@@ -159,45 +159,22 @@ class Agent:
         obs, act, rew, next_obs, terminated = placeholders(obs_shape, act_shape, (), obs_shape, ())
         noise = tf.placeholder(tf.float32, (self.noises, None, *act_shape))
         self.phs = dict(obs=obs, act=act, rew=rew, next_obs=next_obs, terminated=terminated, noise=noise)
-        ac, ac_targ = (args.actor_critic(scope, env.action_space, **args.ac_kwargs) for scope in ('main', 'target'))
+        self.ac, self.ac_targ = (args.actor_critic(scope, env.action_space, **args.ac_kwargs)
+                                 for scope in ('main', 'target'))
         no_noise, own_noise = tf.zeros((1, *act_shape)), tf.random_normal((tf.shape(obs)[0], *act_shape))
-        self.inputs, self.outputs = dict(obs=obs), dict(mode=ac.pi(obs, no_noise)[0], sample=ac.pi(obs, own_noise)[0])
+        self.inputs = dict(obs=obs)
+        self.outputs = dict(mode=self.ac.pi(obs, no_noise)[0], sample=self.ac.pi(obs, own_noise)[0])
         self.auto = args.alpha == 'auto'
         self.columns = ['Alpha', *self.columns] if self.auto else self.columns
-        log_alpha = tf.get_variable('log_alpha', initializer=np.float32(np.log(1 if self.auto else args.alpha + 1e-30)))
+        log_alpha = np.log(np.float32(1 if self.auto else args.alpha + 1e-30))
+        self.log_alpha = tf.get_variable('log_alpha', initializer=log_alpha)
         self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
-
-        alpha = tf.exp(log_alpha)
-        next_act, next_logp = ac.pi(next_obs, noise[1])
-        next_q = tf.minimum(ac_targ.q1(next_obs, next_act), ac_targ.q2(next_obs, next_act))
-        backup = tf.stop_gradient(compute_backup(rew, terminated, next_q, next_logp, alpha, args.gamma))
-        q1, q2 = ac.q1(obs, act), ac.q2(obs, act)
-        loss_q = compute_loss_q(q1, q2, backup)
-        self.pi_params, q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
-        self.train_q = MpiAdamOptimizer(args.lr).minimize(loss_q, var_list=q_params)
-
-        with tf.control_dependencies([self.train_q]):              # the policy climbs the q that has made its step
-            act_pi, logp_pi = ac.pi(obs, noise[0])
-            q_pi = tf.minimum(ac.q1(obs, act_pi), ac.q2(obs, act_pi))
-            loss_pi = compute_loss_pi(q_pi, logp_pi, tf.stop_gradient(alpha))
-            train_pi = MpiAdamOptimizer(args.lr).minimize(loss_pi, var_list=self.pi_params)
-        if self.auto:
-            with tf.control_dependencies([train_pi]):
-                loss_alpha = compute_loss_alpha(log_alpha, tf.stop_gradient(logp_pi), self.target_entropy)
-                train_pi = MpiAdamOptimizer(args.lr).minimize(loss_alpha, var_list=[log_alpha])
-
-        params_targ = tf.trainable_variables('target')
-        with tf.control_dependencies([train_pi]):
-            self.train = tf.group([p_targ.assign_add((1 - args.polyak) * (p - p_targ))
-                                   for p_targ, p in zip(params_targ, q_params)])
-        self.metrics = dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q, LossPi=loss_pi, LogPi=logp_pi,
-                            **(dict(Alpha=alpha) if self.auto else {}))
-
+        self.build_update(**self.phs)
         self.sess.run(tf.global_variables_initializer())
         if args.actor_critic is mlp_actor_critic:
-            init_weights(self.sess, self.pi_params + q_params, rng)
+            init_weights(self.sess, self.pi_params + self.params, rng)
         self.sess.run(sync_all_params())
-        self.sess.run(tf.group([p_targ.assign(p) for p_targ, p in zip(params_targ, q_params)]))
+        self.sess.run(tf.group([p_targ.assign(p) for p_targ, p in zip(self.params_targ, self.params)]))
         self.refresh_policy()
 
     def refresh_policy(self):
@@ -218,9 +195,39 @@ class Agent:
 
     def update(self, batch, noise):
         """One step of the q's, one of the policy, and the targets after them; returns what is logged about it."""
-        self.updates, self.stale = self.updates + 1, True
+        self.updates += 1
+        self.stale = True                                       # what acts in numpy
         feed = {self.phs[key]: array for key, array in dict(batch, noise=noise).items()}
         return self.sess.run([self.metrics, self.train], feed)[0]
+
+    def build_update(self, obs, act, rew, next_obs, terminated, noise):
+        """The graph that `update` runs."""
+        noise, next_noise = tf.unstack(noise)
+        alpha = tf.exp(self.log_alpha)
+        next_act, next_logp = self.ac.pi(next_obs, next_noise)
+        next_q = tf.minimum(self.ac_targ.q1(next_obs, next_act), self.ac_targ.q2(next_obs, next_act))
+        backup = tf.stop_gradient(compute_backup(rew, terminated, next_q, next_logp, alpha, self.args.gamma))
+        q1, q2 = self.ac.q1(obs, act), self.ac.q2(obs, act)
+        loss_q = compute_loss_q(q1, q2, backup)
+        self.pi_params, q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
+        self.train_q = MpiAdamOptimizer(self.args.lr).minimize(loss_q, var_list=q_params)
+
+        with tf.control_dependencies([self.train_q]):              # the policy climbs the q that has made its step
+            act_pi, logp_pi = self.ac.pi(obs, noise)
+            q_pi = tf.minimum(self.ac.q1(obs, act_pi), self.ac.q2(obs, act_pi))
+            loss_pi = compute_loss_pi(q_pi, logp_pi, tf.stop_gradient(alpha))
+            train_pi = MpiAdamOptimizer(self.args.lr).minimize(loss_pi, var_list=self.pi_params)
+        if self.auto:
+            with tf.control_dependencies([train_pi]):
+                loss_alpha = compute_loss_alpha(self.log_alpha, tf.stop_gradient(logp_pi), self.target_entropy)
+                train_pi = MpiAdamOptimizer(self.args.lr).minimize(loss_alpha, var_list=[self.log_alpha])
+
+        self.params, self.params_targ = q_params, tf.trainable_variables('target')
+        with tf.control_dependencies([train_pi]):
+            self.train = tf.group([p_targ.assign_add((1 - self.args.polyak) * (p - p_targ))
+                                   for p_targ, p in zip(self.params_targ, self.params)])
+        self.metrics = dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q, LossPi=loss_pi, LogPi=logp_pi,
+                            **(dict(Alpha=alpha) if self.auto else {}))
 
 
 # %% Evaluation

@@ -51,6 +51,18 @@ def mlp(sizes, activation, output_activation=nn.Identity):
     return nn.Sequential(*layers, nn.Linear(*sizes[-2:]), output_activation())
 
 
+def numpy_policy(params, activation, action_space):
+    """act(obs, noise) for one observation, in numpy."""
+    net = numpy_mlp(params, activation)
+    center, half_range = (action_space.high + action_space.low) / 2, (action_space.high - action_space.low) / 2
+
+    def act(obs, noise):
+        mu, log_std = np.split(net(obs), 2)
+        u = mu if noise is None else mu + np.exp(np.clip(log_std, -20, 2)) * noise
+        return center + half_range * np.tanh(u)
+    return act
+
+
 class SquashedGaussianMLPActor(nn.Module):
     """A random policy: tanh of a normal variable, brought between the bounds of each dimension of the action."""
     def __init__(self, obs_dim, act_dim, hidden_sizes, activation, low, high):
@@ -89,18 +101,11 @@ class MLPActorCritic(nn.Module):
         self.pi = SquashedGaussianMLPActor(obs_dim, act_dim, hidden_sizes, activation, low, high)
         self.q1 = MLPQFunction(obs_dim, act_dim, hidden_sizes, activation)
         self.q2 = MLPQFunction(obs_dim, act_dim, hidden_sizes, activation)
-        self.activation = activation
+        self.activation, self.action_space = activation, action_space
 
     def policy(self):
-        """act(obs, noise) for one observation, in numpy on the parameters' own memory."""
-        net = numpy_mlp([p.detach().numpy() for p in self.pi.net.parameters()], self.activation)
-        center, half_range = self.pi.center.numpy(), self.pi.half_range.numpy()
-
-        def act(obs, noise):
-            mu, log_std = np.split(net(obs), 2)
-            u = mu if noise is None else mu + np.exp(np.clip(log_std, -20, 2)) * noise
-            return center + half_range * np.tanh(u)
-        return act
+        """numpy_policy on the parameters' own memory."""
+        return numpy_policy([p.detach().numpy() for p in self.pi.net.parameters()], self.activation, self.action_space)
 
     def act(self, obs, deterministic=False):
         """An action for one observation."""

@@ -147,34 +147,15 @@ class Agent:
         obs, act, rew, next_obs, terminated = placeholders(obs_shape, act_shape, (), obs_shape, ())
         noise = tf.placeholder(tf.float32, (self.noises, None, *act_shape))
         self.phs = dict(obs=obs, act=act, rew=rew, next_obs=next_obs, terminated=terminated, noise=noise)
-        ac, ac_targ = (args.actor_critic(scope, env.action_space, **args.ac_kwargs) for scope in ('main', 'target'))
-        self.inputs, self.outputs = dict(obs=obs), dict(mode=ac.pi(obs), sample=ac.pi(obs))
-
-        next_act = ac_targ.pi(next_obs)
-        next_act = smooth_action(next_act, noise[0], args.target_noise, args.noise_clip, self.low, self.high)
-        next_q = tf.minimum(ac_targ.q1(next_obs, next_act), ac_targ.q2(next_obs, next_act))
-        backup = tf.stop_gradient(compute_backup(rew, terminated, next_q, args.gamma))
-        q1, q2 = ac.q1(obs, act), ac.q2(obs, act)
-        loss_q = compute_loss_q(q1, q2, backup)
-        self.pi_params, q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
-        self.train_q = MpiAdamOptimizer(args.q_lr).minimize(loss_q, var_list=q_params)
-
-        with tf.control_dependencies([self.train_q]):              # the policy climbs the q that has made its step
-            loss_pi = compute_loss_pi(ac.q1(obs, ac.pi(obs)))
-            train_pi = MpiAdamOptimizer(args.pi_lr).minimize(loss_pi, var_list=self.pi_params)
-
-        params, params_targ = tf.trainable_variables('main'), tf.trainable_variables('target')
-        with tf.control_dependencies([train_pi]):
-            self.train = tf.group([p_targ.assign_add((1 - args.polyak) * (p - p_targ))
-                                   for p_targ, p in zip(params_targ, params)])
-        self.metrics_q = dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q)
-        self.metrics = dict(self.metrics_q, LossPi=loss_pi)
-
+        self.ac, self.ac_targ = (args.actor_critic(scope, env.action_space, **args.ac_kwargs)
+                                 for scope in ('main', 'target'))
+        self.inputs, self.outputs = dict(obs=obs), dict(mode=self.ac.pi(obs), sample=self.ac.pi(obs))
+        self.build_update(**self.phs)
         self.sess.run(tf.global_variables_initializer())
         if args.actor_critic is mlp_actor_critic:
-            init_weights(self.sess, params, rng)
+            init_weights(self.sess, self.params, rng)
         self.sess.run(sync_all_params())
-        self.sess.run(tf.group([p_targ.assign(p) for p_targ, p in zip(params_targ, params)]))
+        self.sess.run(tf.group([p_targ.assign(p) for p_targ, p in zip(self.params_targ, self.params)]))
         self.refresh_policy()
 
     def refresh_policy(self):
@@ -198,11 +179,34 @@ class Agent:
 
     def update(self, batch, noise):
         """One step of the q's and, at times, of the policy and the targets; returns what is logged about it."""
-        self.updates, self.stale = self.updates + 1, True
+        self.updates += 1
+        self.stale = True                                       # what acts in numpy
         feed = {self.phs[key]: array for key, array in dict(batch, noise=noise).items()}
         if self.updates % self.args.policy_delay:
             return self.sess.run([self.metrics_q, self.train_q], feed)[0]
         return self.sess.run([self.metrics, self.train], feed)[0]
+
+    def build_update(self, obs, act, rew, next_obs, terminated, noise):
+        """The graph that `update` runs."""
+        next_act = self.ac_targ.pi(next_obs)
+        next_act = smooth_action(next_act, noise[0], self.args.target_noise, self.args.noise_clip, self.low, self.high)
+        next_q = tf.minimum(self.ac_targ.q1(next_obs, next_act), self.ac_targ.q2(next_obs, next_act))
+        backup = tf.stop_gradient(compute_backup(rew, terminated, next_q, self.args.gamma))
+        q1, q2 = self.ac.q1(obs, act), self.ac.q2(obs, act)
+        loss_q = compute_loss_q(q1, q2, backup)
+        self.pi_params, q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
+        self.train_q = MpiAdamOptimizer(self.args.q_lr).minimize(loss_q, var_list=q_params)
+
+        with tf.control_dependencies([self.train_q]):              # the policy climbs the q that has made its step
+            loss_pi = compute_loss_pi(self.ac.q1(obs, self.ac.pi(obs)))
+            train_pi = MpiAdamOptimizer(self.args.pi_lr).minimize(loss_pi, var_list=self.pi_params)
+
+        self.params, self.params_targ = tf.trainable_variables('main'), tf.trainable_variables('target')
+        with tf.control_dependencies([train_pi]):
+            self.train = tf.group([p_targ.assign_add((1 - self.args.polyak) * (p - p_targ))
+                                   for p_targ, p in zip(self.params_targ, self.params)])
+        self.metrics_q = dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q)
+        self.metrics = dict(self.metrics_q, LossPi=loss_pi)
 
 
 # %% Evaluation

@@ -48,6 +48,13 @@ def mlp(sizes, activation, output_activation=nn.Identity):
     return nn.Sequential(*layers, nn.Linear(*sizes[-2:]), output_activation())
 
 
+def numpy_policy(params, activation, action_space):
+    """act(obs) for one observation, in numpy."""
+    net = numpy_mlp(params, activation)
+    center, half_range = (action_space.high + action_space.low) / 2, (action_space.high - action_space.low) / 2
+    return lambda obs: center + half_range * np.tanh(net(obs))
+
+
 class MLPActor(nn.Module):
     """A deterministic policy: tanh brings every dimension of the action between its own bounds."""
     def __init__(self, obs_dim, act_dim, hidden_sizes, activation, low, high):
@@ -79,13 +86,11 @@ class MLPActorCritic(nn.Module):
         self.pi = MLPActor(obs_dim, act_dim, hidden_sizes, activation, low, high)
         self.q1 = MLPQFunction(obs_dim, act_dim, hidden_sizes, activation)
         self.q2 = MLPQFunction(obs_dim, act_dim, hidden_sizes, activation)
-        self.activation = activation
+        self.activation, self.action_space = activation, action_space
 
     def policy(self):
-        """act(obs) for one observation, in numpy on the parameters' own memory."""
-        net = numpy_mlp([p.detach().numpy() for p in self.pi.net.parameters()], self.activation)
-        center, half_range = self.pi.center.numpy(), self.pi.half_range.numpy()
-        return lambda obs: center + half_range * np.tanh(net(obs))
+        """numpy_policy on the parameters' own memory."""
+        return numpy_policy([p.detach().numpy() for p in self.pi.net.parameters()], self.activation, self.action_space)
 
     def act(self, obs, deterministic=False):
         """The action for one observation; this policy is always deterministic."""

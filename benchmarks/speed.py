@@ -1,6 +1,6 @@
 """How fast the twelve scripts are, against other libraries, against PPO written plainly, and against what is possible.
 
-    python -m benchmarks.speed                                  all of it, 5 rounds: two hours
+    python -m benchmarks.speed                                  all of it, 5 rounds: an hour and a half
     python -m benchmarks.speed --time_to 475                    and how long PPO takes to solve CartPole-v1
     python -m benchmarks.speed --only 'SAC.*batch 100' --rounds 3 --no_peers
     python -m benchmarks.speed --profile sac_torch --env HalfCheetah-v5
@@ -78,7 +78,7 @@ def contestants(args):
     """All of them, workload by workload."""
     ours = [sys.executable, '-m', 'benchmarks.measure_ours']
     peers = [peers_python(args.peers), str(FOLDER / 'measure_peers.py')]
-    epochs, rollouts, updates, seconds = (1, 1, 100, 0.2) if args.quick else (4, 2, 400, 1.5)
+    epochs, rollouts, updates, seconds = (1, 1, 100, 0.2) if args.quick else (3, 2, 250, 1.0)
     everyone = []
 
     def add(workload, name, kind='ours', command=ours, **arguments):

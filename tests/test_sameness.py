@@ -19,13 +19,13 @@ BUDGETS = {
     ('vpg_tf1', 'ppo_tf1'): 27,
     ('ppo_tf1', 'trpo_tf1'): 87,
     ('ddpg_tf1', 'td3_tf1'): 32,
-    ('td3_tf1', 'sac_tf1'): 86,
+    ('td3_tf1', 'sac_tf1'): 85,
     ('vpg_torch', 'vpg_tf1'): 174,
     ('ppo_torch', 'ppo_tf1'): 182,
     ('trpo_torch', 'trpo_tf1'): 212,
-    ('ddpg_torch', 'ddpg_tf1'): 148,
-    ('td3_torch', 'td3_tf1'): 163,
-    ('sac_torch', 'sac_tf1'): 189,
+    ('ddpg_torch', 'ddpg_tf1'): 138,
+    ('td3_torch', 'td3_tf1'): 155,
+    ('sac_torch', 'sac_tf1'): 180,
 }
 
 
