@@ -128,7 +128,7 @@ def on_policy(script, env, epochs=4, seed=0):
     train(script, env, window, epochs=window.last + 1, seed=seed)
     result = window.result(STEPS * epochs)
     # The policy's gradients in an epoch: ppo stops when the KL is too large, after a gradient that it does not use.
-    result['pi_gradients'] = sum(metrics.get('StopIter', 0) + 1 for metrics in window.metrics) / epochs
+    result['pi_gradients'] = sum(min(metrics.get('StopIter', 0) + 1, 80) for metrics in window.metrics) / epochs
     return with_messages(result, window, gradients=epochs * (result['pi_gradients'] + 80))
 
 

@@ -1,0 +1,76 @@
+"""The benchmarks: that they count right, measure what there is, and name mistakes. None says how fast anything is."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import contest, products
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(module, *args):
+    return subprocess.run([sys.executable, '-m', f'benchmarks.{module}', *args], cwd=ROOT, capture_output=True,
+                          text=True, timeout=300, env=dict(os.environ, OMP_NUM_THREADS='1'))
+
+
+def forward_and_backward(batch, *sizes):
+    """Multiplications and additions of a perceptron, layer by layer: forward, and its gradient by its weights."""
+    layers = [2 * batch * n_in * n_out for n_in, n_out in zip(sizes, sizes[1:])]
+    return sum(layers), 2 * sum(layers) - layers[0]
+
+
+def test_the_products_of_an_update_are_those_that_the_algorithms_need():
+    q_forward, q_backward = forward_and_backward(100, 23, 256, 256, 1)
+    pi_forward, pi_backward = forward_and_backward(100, 17, 256, 256, 6)
+    to_the_action = 2 * 100 * (256 + 256 * 256 + 256 * 6)               # the gradient of q by the action alone
+    work, updates = products.ddpg(100, 17, 6)
+    assert updates == 1
+    assert work.flops() == 2 * pi_forward + 3 * q_forward + q_backward + to_the_action + pi_backward
+    work, updates = products.td3(100, 17, 6)
+    assert updates == 2                                                 # of q, with one of the policy
+    assert work.flops() == (2 * (pi_forward + 4 * q_forward + 2 * q_backward)
+                            + pi_forward + q_forward + to_the_action + pi_backward)
+    pi_forward, pi_backward = forward_and_backward(100, 17, 256, 256, 12)
+    work, _ = products.sac(100, 17, 6)
+    assert work.flops() == 2 * pi_forward + 6 * q_forward + 2 * (q_backward + to_the_action) + pi_backward
+    assert products.gradient(4000, 4, 64, 64, 2).flops() == sum(forward_and_backward(4000, 4, 64, 64, 2))
+
+
+def test_the_products_are_really_made():
+    work = products.gradient(10, 4, 8, 2)
+    work.run()
+    for a, b, out in work.list:
+        torch.testing.assert_close(out, a @ b)
+
+
+def test_ratios_have_the_median_and_the_spread_of_rounds():
+    assert contest.ratio([2., 4., 9.], [1., 2., 3.]) == '2.00 (2.00 – 3.00)'
+    assert contest.ratio([], [1.]) == ''
+    assert contest.number(1234.5) == '1 234' and contest.number(12.345) == '12.3'
+
+
+@pytest.mark.parametrize('module, args, said', [
+    ('speed', ['--rounds', '0'], '--rounds 0'), ('speed', ['--only', 'nothing'], '--only nothing'),
+    ('speed', ['--profile', 'pop_torch'], 'pop_torch'), ('speed', ['--out', 'nowhere'], '--out nowhere'),
+    ('scaling', ['--np', '3'], '--np 3'), ('scaling', ['--time_to', '501'], '--time_to 501')])
+def test_mistakes_get_one_line(module, args, said):
+    done = run(module, '--no_peers', *args) if module == 'speed' else run(module, *args)
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_speed_measures_and_writes(tmp_path):
+    done = run('speed', '--no_peers', '--quick', '--rounds', '1', '--out', str(tmp_path), '--only',
+               r'PPO, CartPole-v1: (ppo_torch|environment|matrix)|DDPG.*batch 100: (ddpg_torch|matrix)')
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads((tmp_path / 'speed.json').read_text())
+    results = {result['name']: result['values'] for result in written['results']}
+    assert set(results) >= {'ppo_torch', 'ddpg_torch', 'environment alone'}
+    for name, [value] in results.items():
+        assert value.get('rate', value.get('pi_us')) > 0, name
+    assert 'ddpg_torch' in (tmp_path / 'speed.md').read_text()
+    assert (tmp_path / 'figures' / 'speed.png').stat().st_size > 1000
