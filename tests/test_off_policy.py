@@ -14,6 +14,7 @@ from torch.distributions import AffineTransform, Normal, TanhTransform, Transfor
 import ddpg_torch
 import sac_torch
 import td3_torch
+from common.env_tools import make_env
 from common.mpi_tools import UserError
 from common.numpy_mlp import ACTIVATIONS
 from helpers import SmallEnv, make_args, read_progress
@@ -720,14 +721,57 @@ def test_same_seed_same_table(algo, changes, tmp_path):
 @pytest.mark.parametrize('spaces, words', [
     (dict(action_space=Discrete(3)), 'Discrete.*must be Box'),
     (dict(action_space=Box(np.array([-1, -1], np.float32), np.array([1, np.inf], np.float32))), 'bounds.*use vpg'),
+    (dict(action_space=Box(np.array([-1, 2], np.float32), np.array([1, 2], np.float32))), 'only one value.*leave that'),
     (dict(observation_space=Dict(a=Box(-1, 1, (2,)))), 'Dict.*must be Box or Discrete'),
-], ids=['discrete actions', 'half a bound missing', 'dict observations'])
+], ids=['discrete actions', 'half a bound missing', 'a dimension without width', 'dict observations'])
 @algos
 def test_refusals_say_what_is_supported_and_leave_nothing(algo, spaces, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=words):
         train(algo, lambda: SmallEnv(**{'action_space': Box(LOW, HIGH), **spaces}), tmp_path / 'run')
     assert not list(tmp_path.iterdir())
+
+
+class Dial(SmallEnv):
+    """Actions are whole numbers, and nothing else is taken."""
+    def step(self, action):
+        assert action.dtype == np.int64 and self.action_space.contains(action)
+        return super().step(action)
+
+
+@algos
+def test_actions_of_whole_numbers_are_rounded(algo, tmp_path):
+    env = make_env(lambda: Dial(Box(-1, 1, (2,)), Box(-3, 5, (2,), np.int64)), discrete_actions=False)
+    env.reset(seed=0)
+    rounded, step = [], env.env.step
+    env.env.step = lambda action: rounded.append(action) or step(action)
+    env.step(np.array([2.6, -2.6], np.float32))
+    env.step(np.array([9.0, 0.4], np.float32))
+    np.testing.assert_array_equal(rounded, [[3, -3], [5, 0]])
+    train(algo, lambda: Dial(Box(-1, 1, (2,)), Box(-3, 5, (2,), np.int64)), tmp_path)
+
+
+@algos
+def test_a_policy_may_have_frozen_layers(algo):
+    class Frozen(MODULES[algo].MLPActorCritic):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            next(layer for layer in self.pi.net if isinstance(layer, nn.Linear)).requires_grad_(False)
+    agent, rng = make_agent(algo, actor_critic=Frozen), np.random.default_rng(0)
+    before = [p.clone() for p in agent.pi.parameters()]
+    for _ in range(2):                                                  # td3 moves its policy at every second update
+        agent.update(make_batch(rng), make_noise(agent, rng))
+    moved = [not torch.equal(*pair) for pair in zip(before, agent.pi.parameters())]
+    assert moved == [False, False, True, True, True, True]
+
+
+def test_sac_logs_a_learned_alpha_alone_and_takes_none_at_all(recwarn):
+    rng = np.random.default_rng(0)
+    for alpha, columns in (('auto', {'Alpha'}), (0.2, set()), (0, set())):
+        agent = make_agent('sac', alpha=alpha)
+        metrics = agent.update(make_batch(rng), make_noise(agent, rng))
+        assert set(metrics) & {'Alpha'} == columns and all(np.isfinite(value).all() for value in metrics.values())
+    assert not recwarn.list
 
 
 class Lamp(SmallEnv):
