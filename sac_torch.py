@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 from common.env_tools import make_env
+from common.fast_torch import Linear
 from common.logx import EpochLogger
 from common.mpi_pytorch import (get_state, init_weights, mpi_avg_grads, set_state, setup_pytorch_for_mpi, setup_saver,
                                 sync_params, zero_grads)
@@ -44,11 +45,11 @@ from common.run_utils import command_line
 
 # %% Networks
 def mlp(sizes, activation, output_activation=nn.Identity):
-    """A multilayer perceptron: (batch, ...) -> (batch, sizes[-1])."""
-    layers = [nn.Flatten()]
+    """A multilayer perceptron: (batch, sizes[0]) -> (batch, sizes[-1])."""
+    layers = []
     for n_in, n_out in zip(sizes[:-2], sizes[1:-1]):
-        layers += [nn.Linear(n_in, n_out), activation()]
-    return nn.Sequential(*layers, nn.Linear(*sizes[-2:]), output_activation())
+        layers += [Linear(n_in, n_out), activation()]
+    return nn.Sequential(*layers, Linear(*sizes[-2:]), output_activation())
 
 
 def numpy_policy(params, activation, action_space):
@@ -74,7 +75,7 @@ class SquashedGaussianMLPActor(nn.Module):
 
     def forward(self, obs, noise):
         """Actions (batch, act_dim) and their log-probabilities (batch,); the noise is normal."""
-        mu, log_std = self.net(obs).chunk(2, dim=-1)
+        mu, log_std = self.net(obs.flatten(1)).chunk(2, dim=-1)
         log_std = torch.clamp(log_std, -20, 2)
         u = mu + torch.exp(log_std) * noise
         # The density of u over d act / d u = half_range (1 - tanh(u)^2), whose log has a form exact for large u too.

@@ -31,6 +31,7 @@ import torch
 from torch import nn, optim
 
 from common.env_tools import make_env
+from common.fast_torch import Linear
 from common.logx import EpochLogger
 from common.mpi_pytorch import (get_state, init_weights, mpi_avg_grads, set_state, setup_pytorch_for_mpi, setup_saver,
                                 sync_params, zero_grads)
@@ -41,11 +42,11 @@ from common.run_utils import command_line
 
 # %% Networks
 def mlp(sizes, activation, output_activation=nn.Identity):
-    """A multilayer perceptron: (batch, ...) -> (batch, sizes[-1])."""
-    layers = [nn.Flatten()]
+    """A multilayer perceptron: (batch, sizes[0]) -> (batch, sizes[-1])."""
+    layers = []
     for n_in, n_out in zip(sizes[:-2], sizes[1:-1]):
-        layers += [nn.Linear(n_in, n_out), activation()]
-    return nn.Sequential(*layers, nn.Linear(*sizes[-2:]), output_activation())
+        layers += [Linear(n_in, n_out), activation()]
+    return nn.Sequential(*layers, Linear(*sizes[-2:]), output_activation())
 
 
 def numpy_policy(params, activation, action_space):
@@ -64,7 +65,7 @@ class MLPActor(nn.Module):
         self.register_buffer('half_range', torch.as_tensor((high - low) / 2))
 
     def forward(self, obs):
-        return self.center + self.half_range * torch.tanh(self.net(obs))        # (batch, act_dim)
+        return self.center + self.half_range * torch.tanh(self.net(obs.flatten(1)))     # (batch, act_dim)
 
 
 class MLPQFunction(nn.Module):

@@ -30,7 +30,7 @@ from torch import nn, optim
 from torch.distributions import kl_divergence
 
 from common.env_tools import make_env
-from common.fast_tanh import Tanh
+from common.fast_torch import Linear, Tanh
 from common.logx import EpochLogger
 from common.mpi_pytorch import (get_state, init_weights, mpi_avg_grads, set_state, setup_pytorch_for_mpi, setup_saver,
                                 sync_params, zero_grads)
@@ -41,11 +41,11 @@ from common.run_utils import command_line
 
 # %% Networks
 def mlp(sizes, activation, output_activation=nn.Identity):
-    """A multilayer perceptron: (batch, ...) -> (batch, sizes[-1])."""
-    layers = [nn.Flatten()]
+    """A multilayer perceptron: (batch, sizes[0]) -> (batch, sizes[-1])."""
+    layers = []
     for n_in, n_out in zip(sizes[:-2], sizes[1:-1]):
-        layers += [nn.Linear(n_in, n_out), activation()]
-    return nn.Sequential(*layers, nn.Linear(*sizes[-2:]), output_activation())
+        layers += [Linear(n_in, n_out), activation()]
+    return nn.Sequential(*layers, Linear(*sizes[-2:]), output_activation())
 
 
 def numpy_policy(params, activation, action_space):
@@ -111,7 +111,7 @@ class MLPCategoricalActor(Actor):
         self.logits_net = mlp([obs_dim, *hidden_sizes, act_dim], activation)
 
     def distribution(self, obs):
-        return Categorical(self.logits_net(obs))
+        return Categorical(self.logits_net(obs.flatten(1)))
 
 
 class MLPGaussianActor(Actor):
@@ -122,7 +122,7 @@ class MLPGaussianActor(Actor):
         self.log_std = nn.Parameter(torch.full((act_dim,), -0.5))
 
     def distribution(self, obs):
-        return Gaussian(self.mu_net(obs), self.log_std.clone())          # clone: dist_old stays when parameters move
+        return Gaussian(self.mu_net(obs.flatten(1)), self.log_std.clone())   # clone: dist_old stays when params move
 
 
 class MLPCritic(nn.Module):
@@ -132,7 +132,7 @@ class MLPCritic(nn.Module):
         self.v_net = mlp([obs_dim, *hidden_sizes, 1], activation)
 
     def forward(self, obs):
-        return self.v_net(obs).squeeze(-1)              # squeeze: (batch,) minus (batch, 1) would broadcast silently
+        return self.v_net(obs.flatten(1)).squeeze(-1)   # squeeze: (batch,) minus (batch, 1) would broadcast silently
 
 
 class MLPActorCritic(nn.Module):

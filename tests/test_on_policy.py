@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 import ppo_torch
 import trpo_torch
 import vpg_torch
-from common import fast_tanh
+from common import fast_torch
 from common.env_tools import make_env
 from common.mpi_tools import UserError
 from common.numpy_mlp import ACTIVATIONS, numpy_mlp
@@ -367,7 +367,7 @@ def test_numpy_mlp_is_the_torch_mlp(name):
         with np.errstate(over='raise'):
             outputs = np.array([forward(x) for x in obs.numpy()])
         assert outputs.dtype == np.float32
-        np.testing.assert_allclose(outputs, net(obs).detach().numpy(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(outputs, net(obs.flatten(1)).detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_activation_that_numpy_mlp_does_not_know_is_refused():
@@ -745,7 +745,7 @@ def test_observation_spaces(algo, space, tmp_path, monkeypatch):
     np.testing.assert_array_equal(obs, expected.reshape(60, *(space.shape or (-1,))))   # a scalar may come as a vector
     data = updates[-1][0]
     np.testing.assert_array_equal(data['obs'], obs[30:])
-    inputs = agent.ac.v.v_net[1].in_features
+    inputs = agent.ac.v.v_net[0].in_features
     assert inputs == 4 if isinstance(space, Discrete) else inputs == np.prod(space.shape)
     flattened = torch.as_tensor(data['obs']).reshape(30, inputs)
     torch.testing.assert_close(agent.ac.v(torch.as_tensor(data['obs'])), agent.ac.v(flattened))
@@ -954,6 +954,20 @@ def test_convolutional_actor_critic_learns(algo, distribution, kwargs, tmp_path)
 
 def test_fast_tanh_and_its_first_two_derivatives_are_those_of_tanh():
     x = torch.linspace(-20, 20, 401, dtype=torch.double, requires_grad=True)
-    torch.testing.assert_close(fast_tanh.Tanh()(x), torch.tanh(x))
-    torch.testing.assert_close(fast_tanh.Tanh()(x.float()), torch.tanh(x.float()), rtol=0, atol=3e-7)
-    assert torch.autograd.gradcheck(fast_tanh.Tanh(), x) and torch.autograd.gradgradcheck(fast_tanh.Tanh(), x)
+    torch.testing.assert_close(fast_torch.Tanh()(x), torch.tanh(x))
+    torch.testing.assert_close(fast_torch.Tanh()(x.float()), torch.tanh(x.float()), rtol=0, atol=3e-7)
+    assert torch.autograd.gradcheck(fast_torch.Tanh(), x) and torch.autograd.gradgradcheck(fast_torch.Tanh(), x)
+
+
+@pytest.mark.parametrize('sizes', [(3, 64), (64, 64), (64, 2)])
+def test_fast_linear_and_its_gradients_are_those_of_linear(sizes):
+    torch.manual_seed(0)
+    fast, plain = fast_torch.Linear(*sizes), nn.Linear(*sizes)
+    x, grad = torch.randn(501, sizes[0]), torch.randn(501, sizes[1])
+    plain.load_state_dict(fast.state_dict())
+    torch.testing.assert_close(fast(x), plain(x))
+    for layer in (fast, plain):
+        layer(x).backward(grad)
+    for p, q in zip(fast.parameters(), plain.parameters()):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-5, atol=1e-4)
+        assert p.grad.is_contiguous()

@@ -23,9 +23,9 @@ BUDGETS = {
     ('vpg_torch', 'vpg_tf1'): 174,
     ('ppo_torch', 'ppo_tf1'): 182,
     ('trpo_torch', 'trpo_tf1'): 212,
-    ('ddpg_torch', 'ddpg_tf1'): 138,
-    ('td3_torch', 'td3_tf1'): 155,
-    ('sac_torch', 'sac_tf1'): 180,
+    ('ddpg_torch', 'ddpg_tf1'): 139,
+    ('td3_torch', 'td3_tf1'): 156,
+    ('sac_torch', 'sac_tf1'): 181,
 }
 
 

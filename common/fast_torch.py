@@ -1,5 +1,20 @@
-"""The hyperbolic tangent, in half the time that PyTorch's own takes on a CPU."""
+"""Two layers that do what PyTorch's own do, in less time on a CPU. No algorithm needs them to be understood."""
 import torch
+from torch import nn
+
+
+class Linear(nn.Linear):
+    """nn.Linear, with a faster gradient for a large batch of few inputs: an epoch of observations.
+
+    With x (batch, in) and the gradient g of the output (batch, out), that of the weight is g^T x, for which BLAS may
+    take nine times as long as for x^T g when x is long and narrow. Autograd chooses by the order of the weight in
+    memory.
+    """
+
+    def forward(self, x):
+        if self.in_features < self.out_features and len(x) > 500:
+            return torch.addmm(self.bias, x, self.weight.t().contiguous())
+        return super().forward(x)
 
 
 class TanhFunction(torch.autograd.Function):
@@ -23,8 +38,8 @@ class TanhFunction(torch.autograd.Function):
     jvp = backward                                                  # the derivative is diagonal: the same both ways
 
 
-class Tanh(torch.nn.Module):
-    """torch.nn.Tanh, but faster; it can be differentiated twice, as TRPO does."""
+class Tanh(nn.Module):
+    """nn.Tanh, but faster; it can be differentiated twice, as TRPO does."""
 
     def forward(self, x):
         return TanhFunction.apply(x)
