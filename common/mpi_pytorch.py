@@ -101,9 +101,16 @@ def _in_place():
     return MPI.IN_PLACE
 
 
+def count_vars(module):
+    """The number of a module's parameters."""
+    return sum(p.numel() for p in module.parameters())
+
+
 def setup_saver(agent, logger):
-    """Tell the logger what to save as the model."""
+    """Tell the logger what to save as the model, and the user how large it is."""
     logger.setup_pytorch_saver(agent.ac)
+    sizes = ', '.join(f'{name}: {count_vars(net)}' for name, net in agent.ac.named_children())
+    logger.log(f'Number of parameters: {sizes}')
 
 
 def get_state(agent, rng):

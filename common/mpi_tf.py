@@ -135,9 +135,19 @@ def init_weights(sess, params, rng):
             p.load((rng.uniform(-1, 1, p.shape.as_list()) / np.sqrt(fan_in)).astype(np.float32), sess)
 
 
+def count_vars(scope):
+    """The number of parameters in a scope of the graph."""
+    return sum(int(np.prod(p.shape)) for p in tf.trainable_variables(f'{scope}/'))
+
+
 def setup_saver(agent, logger):
-    """Tell the logger what to save as the model."""
+    """Tell the logger what to save as the model, and the user how large it is."""
     logger.setup_tf_saver(agent.sess, inputs=agent.inputs, outputs=agent.outputs)
+    with agent.sess.graph.as_default():
+        paths = [p.op.name.removeprefix('main/').split('/') for p in tf.trainable_variables()]
+        names = dict.fromkeys(path[0] for path in paths if len(path) > 1 and path[0] != 'target')
+        sizes = ', '.join(f'{name}: {count_vars(name) or count_vars(f"main/{name}")}' for name in names)
+    logger.log(f'Number of parameters: {sizes}')
 
 
 def get_state(agent, rng):

@@ -6,10 +6,12 @@ mpirun this file is a script: see `many_processes`.
 import functools
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -121,6 +123,16 @@ def assert_near(x, y, tolerance, unit=None):
 
 
 # %% The same numbers
+def test_users_are_told_the_same_number_of_parameters(pair):
+    _, _, agents, _ = pair
+    told, nothing = [], lambda *args, **kwargs: None
+    logger = SimpleNamespace(log=told.append, setup_pytorch_saver=nothing, setup_tf_saver=nothing)
+    for agent in agents:
+        sys.modules[type(agent).__module__].setup_saver(agent, logger)
+    assert told[0] == told[1] and told[0].startswith('Number of parameters: pi: ')
+    assert sum(map(int, re.findall(r': ([0-9]+)', told[0]))) == sum(p.numel() for p in agents[0].ac.parameters())
+
+
 def test_new_agents_have_the_same_weights_and_act_the_same(pair):
     variant, _, _, ((torch_arrays, torch_acts), (tf_arrays, tf_acts)) = pair
     unused = {'pi_targ'} if VARIANTS[variant][0] == 'sac' else set()        # what PyTorch copies along, for brevity
