@@ -172,7 +172,7 @@ class Agent:
     def update(self, batch, noise):
         """One step of q, one of the policy, and the targets after them; returns what is logged about it."""
         self.updates += 1
-        self.stale = True                                       # what acts in numpy
+        self.stale = True                                       # the numpy policy has old parameters from here on
         feed = {self.phs[key]: array for key, array in dict(batch, noise=noise).items()}
         return self.sess.run([self.metrics, self.train], feed)[0]
 

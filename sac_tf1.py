@@ -166,7 +166,7 @@ class Agent:
         self.outputs = dict(mode=self.ac.pi(obs, no_noise)[0], sample=self.ac.pi(obs, own_noise)[0])
         self.auto = args.alpha == 'auto'
         self.columns = ['Alpha', *self.columns] if self.auto else self.columns
-        log_alpha = np.log(np.float32(1 if self.auto else args.alpha + 1e-30))
+        log_alpha = np.log(np.float32(1 if self.auto else args.alpha + 1e-30))      # alpha may be 0, its log may not
         self.log_alpha = tf.get_variable('log_alpha', initializer=log_alpha)
         self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
         self.build_update(**self.phs)
@@ -196,7 +196,7 @@ class Agent:
     def update(self, batch, noise):
         """One step of the q's, one of the policy, and the targets after them; returns what is logged about it."""
         self.updates += 1
-        self.stale = True                                       # what acts in numpy
+        self.stale = True                                       # the numpy policy has old parameters from here on
         feed = {self.phs[key]: array for key, array in dict(batch, noise=noise).items()}
         return self.sess.run([self.metrics, self.train], feed)[0]
 

@@ -184,7 +184,8 @@ class Agent:
         self.low, self.high = env.action_space.low, env.action_space.high
         self.auto = args.alpha == 'auto'
         self.columns = ['Alpha', *self.columns] if self.auto else self.columns
-        self.temperature = nn.ParameterList([torch.tensor(np.log(np.float32(1 if self.auto else args.alpha + 1e-30)))])
+        log_alpha = np.log(np.float32(1 if self.auto else args.alpha + 1e-30))      # alpha may be 0, its log may not
+        self.temperature = nn.ParameterList([torch.tensor(log_alpha)])
         self.alpha_optimizer = optim.Adam(self.temperature.parameters(), lr=args.lr, fused=True)
         self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
         self.updates = 0

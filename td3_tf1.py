@@ -180,7 +180,7 @@ class Agent:
     def update(self, batch, noise):
         """One step of the q's and, at times, of the policy and the targets; returns what is logged about it."""
         self.updates += 1
-        self.stale = True                                       # what acts in numpy
+        self.stale = True                                       # the numpy policy has old parameters from here on
         feed = {self.phs[key]: array for key, array in dict(batch, noise=noise).items()}
         if self.updates % self.args.policy_delay:
             return self.sess.run([self.metrics_q, self.train_q], feed)[0]

@@ -7,7 +7,7 @@ class Linear(nn.Linear):
     """nn.Linear, with a faster gradient for a large batch of few inputs: an epoch of observations.
 
     With x (batch, in) and the gradient g of the output (batch, out), that of the weight is g^T x, for which BLAS may
-    take nine times as long as for x^T g when x is long and narrow. Autograd chooses by the order of the weight in
+    take several times as long as for x^T g when x is long and narrow. Autograd chooses by the order of the weight in
     memory.
     """
 

@@ -22,7 +22,7 @@ def keep_freed_memory():
     """Let the C library keep freed memory for the next tensor.
 
     As it is, it returns every array of a few hundred kilobytes to the system, which then has to clear the pages of the
-    next one: up to a quarter of the time of an update.
+    next one: up to a fifth of the time of an update.
     """
     with contextlib.suppress(OSError, AttributeError):              # other C libraries have no mallopt
         for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):

@@ -144,9 +144,8 @@ def setup_saver(agent, logger):
     """Tell the logger what to save as the model, and the user how large it is."""
     logger.setup_tf_saver(agent.sess, inputs=agent.inputs, outputs=agent.outputs)
     with agent.sess.graph.as_default():
-        paths = [p.op.name.removeprefix('main/').split('/') for p in tf.trainable_variables()]
-        names = dict.fromkeys(path[0] for path in paths if len(path) > 1 and path[0] != 'target')
-        sizes = ', '.join(f'{name}: {count_vars(name) or count_vars(f"main/{name}")}' for name in names)
+        scopes = [scope for scope in ('pi', 'v', 'main/pi', 'main/q', 'main/q1', 'main/q2') if count_vars(scope)]
+        sizes = ', '.join(f'{scope.removeprefix("main/")}: {count_vars(scope)}' for scope in scopes)
     logger.log(f'Number of parameters: {sizes}')
 
 

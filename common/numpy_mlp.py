@@ -25,14 +25,14 @@ def numpy_mlp(params, activation):
     It keeps the arrays themselves: where they share memory with a network, it follows that network's training.
     """
     name = getattr(activation, '__name__', repr(activation))
-    if name.lower().replace('_', '') not in ACTIVATIONS:
+    known = ACTIVATIONS.get(name.lower().replace('_', ''))
+    if known is None:
         raise UserError(f'the activation {name} is not supported; there are: {", ".join(ACTIVATIONS)}')
-    activation = ACTIVATIONS[name.lower().replace('_', '')]
     *hidden, (last_weight, last_bias) = zip(params[::2], params[1::2])
 
     def forward(x):
         x = x.reshape(-1)
         for weight, bias in hidden:
-            x = activation(weight @ x + bias)
+            x = known(weight @ x + bias)
         return last_weight @ x + last_bias
     return forward
