@@ -30,8 +30,8 @@ from gymnasium.spaces import Box
 
 from common.env_tools import make_env
 from common.logx import EpochLogger
-from common.mpi_tf import (MpiAdamOptimizer, get_state, init_weights, set_state, setup_saver, setup_tf_for_mpi,
-                           sync_all_params, tf)
+from common.mpi_tf import (MpiAdamOptimizer, get_state, init_weights, repeat, set_state, setup_saver,
+                           setup_tf_for_mpi, sync_all_params, tf)
 from common.mpi_tools import mpi_statistics_scalar, num_procs, proc_id
 from common.numpy_mlp import numpy_mlp
 from common.run_utils import command_line
@@ -199,7 +199,8 @@ class Agent:
         self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for networks of your own: ours draw from rng alone
         obs, act = placeholders_from_spaces(env.observation_space, env.action_space)
         adv, ret, logp_old = placeholders((), (), ())
-        dist, logp, v = args.actor_critic(obs, act, env.action_space, **args.ac_kwargs)
+        ac = tf.make_template('', args.actor_critic, **args.ac_kwargs)              # the same variables at every call
+        dist, logp, v = ac(obs, act, env.action_space)
         self.inputs, self.outputs = dict(obs=obs), dict(v=v, logp=logp, mode=dist.mode, sample=dist.sample)
         self.phs = dict(obs=obs, act=act, adv=adv, ret=ret, logp=logp_old)
         clipped = tf.abs(tf.exp(logp - logp_old) - 1) > args.clip_ratio
@@ -209,10 +210,19 @@ class Agent:
 
         self.pi_params, self.v_params = tf.trainable_variables('pi'), tf.trainable_variables('v')
         self.pi_optimizer, self.vf_optimizer = MpiAdamOptimizer(args.pi_lr), MpiAdamOptimizer(args.vf_lr)
-        loss, kl = self.metrics['LossPi'], self.metrics['KL']
-        grads, self.kl = self.pi_optimizer.compute_gradients(loss, self.pi_params, scalars=[kl])
-        self.train_pi = self.pi_optimizer.apply_gradients(grads, condition=self.kl <= 1.5 * args.target_kl)
-        self.train_v = self.vf_optimizer.minimize(self.metrics['LossV'], var_list=self.v_params)
+
+        def step_pi():
+            _, logp, _ = ac(obs, act, env.action_space)
+            loss, kl = compute_loss_pi(logp, logp_old, adv, args.clip_ratio), compute_kl(logp, logp_old)
+            grads, kl = self.pi_optimizer.compute_gradients(loss, self.pi_params, scalars=[kl])
+            go_on = kl <= 1.5 * args.target_kl                  # or stop, before a step that would lead further away
+            return self.pi_optimizer.apply_gradients(grads, condition=go_on), go_on
+
+        def step_v():
+            _, _, v = ac(obs, act, env.action_space)
+            return self.vf_optimizer.minimize(compute_loss_v(v, ret), var_list=self.v_params), True
+
+        self.train_pi, self.train_v = repeat(step_pi, args.train_pi_iters), repeat(step_v, args.train_v_iters)
 
         self.sess.run(tf.global_variables_initializer())
         self.args, self.policy, self.action_space = args, None, env.action_space
@@ -243,20 +253,14 @@ class Agent:
         feed = {self.phs[key]: array for key, array in data.items()}
         old = self.sess.run(self.metrics, feed)
 
-        for i in range(self.args.train_pi_iters):
-            kl, _ = self.sess.run([self.kl, self.train_pi], feed)
-            if kl > 1.5 * self.args.target_kl:
-                break                                           # before the step that would lead further away
-        else:
-            i = self.args.train_pi_iters                        # there was no stop: all steps were made
+        stop_iter = self.sess.run(self.train_pi, feed)
 
-        for _ in range(self.args.train_v_iters):
-            self.sess.run(self.train_v, feed)
+        self.sess.run(self.train_v, feed)
 
         self.refresh_policy()
         new = self.sess.run(self.metrics, feed)
         return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new.pop('LossPi') - old['LossPi'],
-                    DeltaLossV=new.pop('LossV') - old['LossV'], **new, StopIter=i)
+                    DeltaLossV=new.pop('LossV') - old['LossV'], **new, StopIter=stop_iter)
 
 
 # %% Evaluation

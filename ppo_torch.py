@@ -28,10 +28,10 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from torch import nn, optim
+from torch import nn
 
 from common.env_tools import make_env
-from common.fast_torch import Linear, Tanh
+from common.fast_torch import Adam, Linear, Sequential, Tanh
 from common.logx import EpochLogger
 from common.mpi_pytorch import (get_state, init_weights, mpi_avg_grads, set_state, setup_pytorch_for_mpi, setup_saver,
                                 sync_params, zero_grads)
@@ -46,7 +46,7 @@ def mlp(sizes, activation, output_activation=nn.Identity):
     layers = []
     for n_in, n_out in zip(sizes[:-2], sizes[1:-1]):
         layers += [Linear(n_in, n_out), activation()]
-    return nn.Sequential(*layers, Linear(*sizes[-2:]), output_activation())
+    return Sequential(*layers, Linear(*sizes[-2:]), output_activation())
 
 
 def numpy_policy(params, activation, action_space):
@@ -227,8 +227,8 @@ class Agent:
             init_weights(self.ac, rng)
             self.policy = self.ac.policy()
         sync_params(self.ac)
-        self.pi_optimizer = optim.Adam(self.ac.pi.parameters(), lr=args.pi_lr, fused=True)
-        self.vf_optimizer = optim.Adam(self.ac.v.parameters(), lr=args.vf_lr, fused=True)
+        self.pi_optimizer = Adam(self.ac.pi.parameters(), lr=args.pi_lr)
+        self.vf_optimizer = Adam(self.ac.v.parameters(), lr=args.vf_lr)
 
     def act(self, obs, noise):
         """An action for one observation. Networks of your own act by themselves, and draw their own noise."""

@@ -31,8 +31,8 @@ import numpy as np
 
 from common.env_tools import make_env
 from common.logx import EpochLogger
-from common.mpi_tf import (MpiAdamOptimizer, get_state, init_weights, set_state, setup_saver, setup_tf_for_mpi,
-                           sync_all_params, tf)
+from common.mpi_tf import (MpiAdamOptimizer, for_each, get_state, init_weights, set_state, setup_saver,
+                           setup_tf_for_mpi, sync_all_params, tf)
 from common.mpi_tools import num_procs, proc_id
 from common.numpy_mlp import numpy_mlp
 from common.run_utils import command_line
@@ -116,12 +116,12 @@ class ReplayBuffer:
         self.ptr = (self.ptr + 1) % len(self.data)
         self.size, self.count = min(self.size + 1, len(self.data)), self.count + 1
 
-    def sample_batch(self, rng, batch_size):
-        """Transitions drawn with replacement."""
-        rows = self.data[rng.integers(self.size, size=batch_size)]
-        obs, act, rew, next_obs, terminated = np.split(rows, self.cuts, axis=1)
-        obs, next_obs = obs.reshape(-1, *self.obs_shape), next_obs.reshape(-1, *self.obs_shape)
-        return dict(obs=obs, act=act, rew=rew[:, 0], next_obs=next_obs, terminated=terminated[:, 0])
+    def sample_batch(self, rng, *shape):
+        """Transitions drawn with replacement: (batch_size), or (batches, batch_size) for many batches at once."""
+        rows = self.data[rng.integers(self.size, size=shape)]
+        obs, act, rew, next_obs, terminated = np.split(rows, self.cuts, axis=-1)
+        obs, next_obs = obs.reshape(*shape, *self.obs_shape), next_obs.reshape(*shape, *self.obs_shape)
+        return dict(obs=obs, act=act, rew=rew[..., 0], next_obs=next_obs, terminated=terminated[..., 0])
 
 
 # %% Losses
@@ -156,9 +156,7 @@ class Agent:
         self.args, self.policy, self.action_space, self.updates = args, None, env.action_space, 0
         self.low, self.high = env.action_space.low, env.action_space.high
         obs_shape, act_shape = env.observation_space.shape, env.action_space.shape
-        obs, act, rew, next_obs, terminated = placeholders(obs_shape, act_shape, (), obs_shape, ())
-        noise = tf.placeholder(tf.float32, (self.noises, None, *act_shape))
-        self.phs = dict(obs=obs, act=act, rew=rew, next_obs=next_obs, terminated=terminated, noise=noise)
+        obs = placeholder(obs_shape)
         self.ac, self.ac_targ = (args.actor_critic(scope, env.action_space, **args.ac_kwargs)
                                  for scope in ('main', 'target'))
         no_noise, own_noise = tf.zeros((1, *act_shape)), tf.random_normal((tf.shape(obs)[0], *act_shape))
@@ -169,7 +167,11 @@ class Agent:
         log_alpha = np.log(np.float32(1 if self.auto else args.alpha + 1e-30))      # alpha may be 0, its log may not
         self.log_alpha = tf.get_variable('log_alpha', initializer=log_alpha)
         self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
-        self.build_update(**self.phs)
+        shapes = dict(obs=obs_shape, act=act_shape, rew=(), next_obs=obs_shape, terminated=())
+        self.phs = {key: placeholder((None, *shape)) for key, shape in shapes.items()}      # (batches, batch, *shape)
+        self.phs['noise'] = placeholder((self.noises, None, *act_shape))
+        compiled = num_procs() == 1 and args.actor_critic is mlp_actor_critic
+        self.metrics = for_each(self.update_once, self.phs.values(), self.columns_with_spread + self.columns, compiled)
         self.sess.run(tf.global_variables_initializer())
         if args.actor_critic is mlp_actor_critic:
             init_weights(self.sess, self.pi_params + self.params, rng)
@@ -191,17 +193,18 @@ class Agent:
         return self.policy(obs, noise) if self.policy else self.run('mode' if noise is None else 'sample', obs)
 
     def run(self, output, obs):
-        return self.sess.run(self.outputs[output], {self.phs['obs']: obs[None]})[0]
+        return self.sess.run(self.outputs[output], {self.inputs['obs']: obs[None]})[0]
 
-    def update(self, batch, noise):
-        """One step of the q's, one of the policy, and the targets after them; returns what is logged about it."""
-        self.updates += 1
+    def update(self, batches, noise):
+        """One update on each batch, in turn; returns a list of what is logged about them."""
+        self.updates += len(noise)
         self.stale = True                                       # the numpy policy has old parameters from here on
-        feed = {self.phs[key]: array for key, array in dict(batch, noise=noise).items()}
-        return self.sess.run([self.metrics, self.train], feed)[0]
+        feed = {self.phs[key]: array for key, array in dict(batches, noise=noise).items()}
+        metrics = self.sess.run(self.metrics, feed)             # arrays, with a row for each update
+        return [dict(zip(metrics, row)) for row in zip(*metrics.values())]
 
-    def build_update(self, obs, act, rew, next_obs, terminated, noise):
-        """The graph that `update` runs."""
+    def update_once(self, obs, act, rew, next_obs, terminated, noise):
+        """One step of the q's, one of the policy, and the targets after them; returns what is logged about it."""
         noise, next_noise = tf.unstack(noise)
         alpha = tf.exp(self.log_alpha)
         next_act, next_logp = self.ac.pi(next_obs, next_noise)
@@ -210,9 +213,10 @@ class Agent:
         q1, q2 = self.ac.q1(obs, act), self.ac.q2(obs, act)
         loss_q = compute_loss_q(q1, q2, backup)
         self.pi_params, q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
-        self.train_q = MpiAdamOptimizer(self.args.lr).minimize(loss_q, var_list=q_params)
+        self.params, self.params_targ = q_params, tf.trainable_variables('target')
+        train_q = MpiAdamOptimizer(self.args.lr).minimize(loss_q, var_list=q_params)
 
-        with tf.control_dependencies([self.train_q]):              # the policy climbs the q that has made its step
+        with tf.control_dependencies([train_q]):                # the policy climbs the q that has made its step
             act_pi, logp_pi = self.ac.pi(obs, noise)
             q_pi = tf.minimum(self.ac.q1(obs, act_pi), self.ac.q2(obs, act_pi))
             loss_pi = compute_loss_pi(q_pi, logp_pi, tf.stop_gradient(alpha))
@@ -222,12 +226,10 @@ class Agent:
                 loss_alpha = compute_loss_alpha(self.log_alpha, tf.stop_gradient(logp_pi), self.target_entropy)
                 train_pi = MpiAdamOptimizer(self.args.lr).minimize(loss_alpha, var_list=[self.log_alpha])
 
-        self.params, self.params_targ = q_params, tf.trainable_variables('target')
         with tf.control_dependencies([train_pi]):
-            self.train = tf.group([p_targ.assign_add((1 - self.args.polyak) * (p - p_targ))
-                                   for p_targ, p in zip(self.params_targ, self.params)])
-        self.metrics = dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q, LossPi=loss_pi, LogPi=logp_pi,
-                            **(dict(Alpha=alpha) if self.auto else {}))
+            train = tf.group([p_targ.assign_add((1 - self.args.polyak) * (p - p_targ))
+                              for p_targ, p in zip(self.params_targ, self.params)])
+        return dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q, LossPi=loss_pi, LogPi=logp_pi, Alpha=alpha), train
 
 
 # %% Evaluation
@@ -274,6 +276,7 @@ def sac(
     local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
     act_dim = env.action_space.shape[0]
     buf = ReplayBuffer(env.observation_space.shape, act_dim, replay_size // num_procs())
+    max_batches = max(2**24 // (local_batch * buf.data.shape[1]), 1)        # drawn at once: 64 MB of them
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args))
     setup_saver(agent, logger)
@@ -301,9 +304,11 @@ def sac(
                 logger.store(EpRet=ep_ret, EpLen=ep_len)
                 (obs, _), ep_ret, ep_len = env.reset(), 0, 0
 
-            while agent.updates < steps // update_every * update_every - update_after:
-                noise = rng.standard_normal((agent.noises, local_batch, act_dim), dtype=np.float32)
-                logger.store(**agent.update(buf.sample_batch(rng, local_batch), noise))
+            while agent.updates < (due := steps // update_every * update_every - update_after):
+                n = min(due - agent.updates, max_batches)
+                noise = rng.standard_normal((n, agent.noises, local_batch, act_dim), dtype=np.float32)
+                for metrics in agent.update(buf.sample_batch(rng, n, local_batch), noise):
+                    logger.store(**metrics)
 
         test_agent(agent, test_env, logger, num_test_episodes, max_ep_len)
 

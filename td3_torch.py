@@ -28,10 +28,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from torch import nn, optim
+from torch import nn
 
 from common.env_tools import make_env
-from common.fast_torch import Linear
+from common.fast_torch import Adam, Linear, ReLU, Sequential
 from common.logx import EpochLogger
 from common.mpi_pytorch import (get_state, init_weights, mpi_avg_grads, set_state, setup_pytorch_for_mpi, setup_saver,
                                 sync_params, zero_grads)
@@ -46,7 +46,7 @@ def mlp(sizes, activation, output_activation=nn.Identity):
     layers = []
     for n_in, n_out in zip(sizes[:-2], sizes[1:-1]):
         layers += [Linear(n_in, n_out), activation()]
-    return nn.Sequential(*layers, Linear(*sizes[-2:]), output_activation())
+    return Sequential(*layers, Linear(*sizes[-2:]), output_activation())
 
 
 def numpy_policy(params, activation, action_space):
@@ -80,7 +80,7 @@ class MLPQFunction(nn.Module):
 
 class MLPActorCritic(nn.Module):
     """Policy and action values. One of your own (a CNN, say) has pi(obs), q1(obs, act), q2, act(obs, deterministic)."""
-    def __init__(self, observation_space, action_space, hidden_sizes=(256, 256), activation=nn.ReLU):
+    def __init__(self, observation_space, action_space, hidden_sizes=(256, 256), activation=ReLU):
         super().__init__()
         obs_dim, act_dim = int(np.prod(observation_space.shape)), action_space.shape[0]
         low, high = action_space.low, action_space.high
@@ -115,12 +115,12 @@ class ReplayBuffer:
         self.ptr = (self.ptr + 1) % len(self.data)
         self.size, self.count = min(self.size + 1, len(self.data)), self.count + 1
 
-    def sample_batch(self, rng, batch_size):
-        """Transitions drawn with replacement."""
-        rows = self.data[rng.integers(self.size, size=batch_size)]
-        obs, act, rew, next_obs, terminated = np.split(rows, self.cuts, axis=1)
-        obs, next_obs = obs.reshape(-1, *self.obs_shape), next_obs.reshape(-1, *self.obs_shape)
-        return dict(obs=obs, act=act, rew=rew[:, 0], next_obs=next_obs, terminated=terminated[:, 0])
+    def sample_batch(self, rng, *shape):
+        """Transitions drawn with replacement: (batch_size), or (batches, batch_size) for many batches at once."""
+        rows = self.data[rng.integers(self.size, size=shape)]
+        obs, act, rew, next_obs, terminated = np.split(rows, self.cuts, axis=-1)
+        obs, next_obs = obs.reshape(*shape, *self.obs_shape), next_obs.reshape(*shape, *self.obs_shape)
+        return dict(obs=obs, act=act, rew=rew[..., 0], next_obs=next_obs, terminated=terminated[..., 0])
 
 
 # %% Losses
@@ -162,8 +162,8 @@ class Agent:
         sync_params(self.ac)
         self.ac_targ = deepcopy(self.ac).requires_grad_(False)
         self.pi, self.q = self.ac.pi, nn.ModuleList([self.ac.q1, self.ac.q2])
-        self.pi_optimizer = optim.Adam(self.pi.parameters(), lr=args.pi_lr, fused=True)
-        self.q_optimizer = optim.Adam(self.q.parameters(), lr=args.q_lr, fused=True)
+        self.pi_optimizer = Adam(self.pi.parameters(), lr=args.pi_lr)
+        self.q_optimizer = Adam(self.q.parameters(), lr=args.q_lr)
         self.pi_params = [p for p in self.pi.parameters() if p.requires_grad]
         self.params, self.params_targ = (list(ac.parameters()) for ac in (self.ac, self.ac_targ))
         self.low, self.high = env.action_space.low, env.action_space.high
@@ -176,15 +176,19 @@ class Agent:
             act = np.clip(act + self.args.act_noise * (self.high - self.low) / 2 * noise, self.low, self.high)
         return act
 
-    def update(self, batch, noise):
+    def update(self, batches, noise):
+        """One update on each batch, in turn; returns a list of what is logged about them."""
+        arrays = [torch.as_tensor(array) for array in (*batches.values(), noise)]
+        return [self.update_once(*batch) for batch in zip(*arrays)]
+
+    def update_once(self, obs, act, rew, next_obs, terminated, noise):
         """One step of the q's and, at times, of the policy and the targets; returns what is logged about it."""
         self.updates += 1
-        obs, act, rew, next_obs, terminated = [torch.as_tensor(array) for array in batch.values()]
-        low, high, noise = torch.as_tensor(self.low), torch.as_tensor(self.high), torch.as_tensor(noise[0])
+        low, high = torch.as_tensor(self.low), torch.as_tensor(self.high)
 
         with torch.no_grad():
             next_act = self.ac_targ.pi(next_obs)
-            next_act = smooth_action(next_act, noise, self.args.target_noise, self.args.noise_clip, low, high)
+            next_act = smooth_action(next_act, noise[0], self.args.target_noise, self.args.noise_clip, low, high)
             next_q = torch.min(self.ac_targ.q1(next_obs, next_act), self.ac_targ.q2(next_obs, next_act))
             backup = compute_backup(rew, terminated, next_q, self.args.gamma)
         q1, q2 = self.ac.q1(obs, act), self.ac.q2(obs, act)
@@ -256,6 +260,7 @@ def td3(
     local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
     act_dim = env.action_space.shape[0]
     buf = ReplayBuffer(env.observation_space.shape, act_dim, replay_size // num_procs())
+    max_batches = max(2**24 // (local_batch * buf.data.shape[1]), 1)        # drawn at once: 64 MB of them
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args))
     setup_saver(agent, logger)
@@ -283,9 +288,11 @@ def td3(
                 logger.store(EpRet=ep_ret, EpLen=ep_len)
                 (obs, _), ep_ret, ep_len = env.reset(), 0, 0
 
-            while agent.updates < steps // update_every * update_every - update_after:
-                noise = rng.standard_normal((agent.noises, local_batch, act_dim), dtype=np.float32)
-                logger.store(**agent.update(buf.sample_batch(rng, local_batch), noise))
+            while agent.updates < (due := steps // update_every * update_every - update_after):
+                n = min(due - agent.updates, max_batches)
+                noise = rng.standard_normal((n, agent.noises, local_batch, act_dim), dtype=np.float32)
+                for metrics in agent.update(buf.sample_batch(rng, n, local_batch), noise):
+                    logger.store(**metrics)
 
         test_agent(agent, test_env, logger, num_test_episodes, max_ep_len)
 

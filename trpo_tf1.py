@@ -29,7 +29,7 @@ from gymnasium.spaces import Box
 
 from common.env_tools import make_env
 from common.logx import EpochLogger
-from common.mpi_tf import (MpiAdamOptimizer, flat_concat, get_state, init_weights, set_state, setup_saver,
+from common.mpi_tf import (MpiAdamOptimizer, flat_concat, get_state, init_weights, repeat, set_state, setup_saver,
                            setup_tf_for_mpi, sync_all_params, tf)
 from common.mpi_tools import mpi_avg, mpi_statistics_scalar, num_procs, proc_id
 from common.numpy_mlp import numpy_mlp
@@ -226,7 +226,8 @@ class Agent:
         self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for networks of your own: ours draw from rng alone
         obs, act = placeholders_from_spaces(env.observation_space, env.action_space)
         adv, ret, logp_old = placeholders((), (), ())
-        dist, logp, v = args.actor_critic(obs, act, env.action_space, **args.ac_kwargs)
+        ac = tf.make_template('', args.actor_critic, **args.ac_kwargs)              # the same variables at every call
+        dist, logp, v = ac(obs, act, env.action_space)
         self.inputs, self.outputs = dict(obs=obs), dict(v=v, logp=logp, mode=dist.mode, sample=dist.sample)
         self.phs = dict(obs=obs, act=act, adv=adv, ret=ret, logp=logp_old)
         self.metrics = dict(LossPi=compute_loss_pi(logp, logp_old, adv),
@@ -234,7 +235,12 @@ class Agent:
 
         self.pi_params, self.v_params = tf.trainable_variables('pi'), tf.trainable_variables('v')
         self.vf_optimizer = MpiAdamOptimizer(args.vf_lr)
-        self.train_v = self.vf_optimizer.minimize(self.metrics['LossV'], var_list=self.v_params)
+
+        def step_v():
+            _, _, v = ac(obs, act, env.action_space)
+            return self.vf_optimizer.minimize(compute_loss_v(v, ret), var_list=self.v_params), True
+
+        self.train_v = repeat(step_v, args.train_v_iters)
 
         # Unless it is fed, the old distribution is the present one as a constant: the Hessian of the KL is taken there.
         self.dist_params = dist.params
@@ -294,8 +300,7 @@ class Agent:
             i, kl = self.args.backtrack_iters, 0.0
             self.sess.run(self.assign_params, {self.x: params_old})
 
-        for _ in range(self.args.train_v_iters):
-            self.sess.run(self.train_v, feed)
+        self.sess.run(self.train_v, feed)
 
         self.refresh_policy()
         new = self.sess.run(self.metrics, feed)

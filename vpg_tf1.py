@@ -28,8 +28,8 @@ from gymnasium.spaces import Box
 
 from common.env_tools import make_env
 from common.logx import EpochLogger
-from common.mpi_tf import (MpiAdamOptimizer, get_state, init_weights, set_state, setup_saver, setup_tf_for_mpi,
-                           sync_all_params, tf)
+from common.mpi_tf import (MpiAdamOptimizer, get_state, init_weights, repeat, set_state, setup_saver,
+                           setup_tf_for_mpi, sync_all_params, tf)
 from common.mpi_tools import mpi_statistics_scalar, num_procs, proc_id
 from common.numpy_mlp import numpy_mlp
 from common.run_utils import command_line
@@ -195,7 +195,8 @@ class Agent:
         self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for networks of your own: ours draw from rng alone
         obs, act = placeholders_from_spaces(env.observation_space, env.action_space)
         adv, ret, logp_old = placeholders((), (), ())
-        dist, logp, v = args.actor_critic(obs, act, env.action_space, **args.ac_kwargs)
+        ac = tf.make_template('', args.actor_critic, **args.ac_kwargs)              # the same variables at every call
+        dist, logp, v = ac(obs, act, env.action_space)
         self.inputs, self.outputs = dict(obs=obs), dict(v=v, logp=logp, mode=dist.mode, sample=dist.sample)
         self.phs = dict(obs=obs, act=act, adv=adv, ret=ret, logp=logp_old)
         self.metrics = dict(LossPi=compute_loss_pi(logp, adv),
@@ -205,7 +206,12 @@ class Agent:
         self.pi_params, self.v_params = tf.trainable_variables('pi'), tf.trainable_variables('v')
         self.pi_optimizer, self.vf_optimizer = MpiAdamOptimizer(args.pi_lr), MpiAdamOptimizer(args.vf_lr)
         self.train_pi = self.pi_optimizer.minimize(self.metrics['LossPi'], var_list=self.pi_params)
-        self.train_v = self.vf_optimizer.minimize(self.metrics['LossV'], var_list=self.v_params)
+
+        def step_v():
+            _, _, v = ac(obs, act, env.action_space)
+            return self.vf_optimizer.minimize(compute_loss_v(v, ret), var_list=self.v_params), True
+
+        self.train_v = repeat(step_v, args.train_v_iters)
 
         self.sess.run(tf.global_variables_initializer())
         self.args, self.policy, self.action_space = args, None, env.action_space
@@ -238,8 +244,7 @@ class Agent:
 
         self.sess.run(self.train_pi, feed)
 
-        for _ in range(self.args.train_v_iters):
-            self.sess.run(self.train_v, feed)
+        self.sess.run(self.train_v, feed)
 
         self.refresh_policy()
         new = self.sess.run(self.metrics, feed)

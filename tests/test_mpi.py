@@ -125,7 +125,7 @@ def test_any_number_of_processes_has_the_gradient_of_one(algorithm, tmp_path):
             agent.update(dict(obs=obs, act=act, adv=draw(), ret=draw(), logp=logp))
         else:
             batch = dict(obs=draw(3), act=np.tanh(draw(1)), rew=draw(), next_obs=draw(3), terminated=draw() > 1)
-            agent.update({key: np.float32(x) for key, x in batch.items()}, np.stack([draw(1), draw(1)]))
+            agent.update({key: np.float32(x)[None] for key, x in batch.items()}, np.stack([draw(1), draw(1)])[None])
         params = [p.detach().numpy().ravel() for p in agent.ac.parameters()]
         np.save(f'{num_procs()}_{proc_id()}', np.concatenate(params))
         '''.replace('ALGORITHM', algorithm).replace('TESTS', os.path.join(ROOT, 'tests'))

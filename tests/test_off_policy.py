@@ -18,6 +18,7 @@ from common.env_tools import make_env
 from common.mpi_tools import UserError
 from common.numpy_mlp import ACTIVATIONS
 from helpers import SmallEnv, make_args, read_progress
+from tools.twins import update
 
 MODULES = dict(ddpg=ddpg_torch, td3=td3_torch, sac=sac_torch)
 LOW, HIGH = np.array([-1, 0.5, -3], np.float32), np.array([3, 1, -2], np.float32)       # none symmetric, none alike
@@ -150,7 +151,7 @@ def test_losses_of_an_update_are_those_computed_by_hand(algo):
             p *= 2                                                          # some actions are near their bounds
     batch, noise = make_batch(rng), make_noise(agent, rng)
     ac, ac_targ = deepcopy(agent.ac), deepcopy(agent.ac_targ)
-    metrics = agent.update(batch, noise)
+    metrics = update(agent, batch, noise)
 
     backup = backup_by_hand(algo, ac, ac_targ, batch, noise, agent.args)
     names = ['q'] if algo == 'ddpg' else ['q1', 'q2']
@@ -289,7 +290,7 @@ def test_update_is_the_textbooks(algo, changes):
     book, start = Textbook(algo, agent), numbers(agent.ac)
     for i in range(1, 11):
         batch, noise = make_batch(rng), make_noise(agent, rng)
-        agent.update(batch, noise)
+        update(agent, batch, noise)
         book.update(batch, noise)
         if i in (1, 10):
             for ours, theirs in [(agent.pi, book.pi), (agent.q, book.qs), (agent.ac_targ.pi, book.pi_targ)]:
@@ -308,7 +309,7 @@ def test_targets_move_by_polyak(algo, polyak):
     changes = dict(policy_delay=1) if algo == 'td3' else {}
     agent, rng = make_agent(algo, polyak=polyak, **changes), np.random.default_rng(3)
     before = numbers(agent.ac_targ).astype(np.float64)
-    agent.update(make_batch(rng), make_noise(agent, rng))
+    update(agent, make_batch(rng), make_noise(agent, rng))
     expected = polyak * before + (1 - polyak) * numbers(agent.ac)
     np.testing.assert_allclose(numbers(agent.ac_targ), expected, rtol=1e-6, atol=1e-7)
     assert np.abs(expected - before).max() > 1e-5
@@ -319,7 +320,7 @@ def test_targets_start_as_copies_and_never_get_gradients(algo):
     agent, rng = make_agent(algo, same_targets=True), np.random.default_rng(4)
     np.testing.assert_array_equal(numbers(agent.ac_targ), numbers(agent.ac))
     for _ in range(2):
-        agent.update(make_batch(rng), make_noise(agent, rng))
+        update(agent, make_batch(rng), make_noise(agent, rng))
     assert not any(p.requires_grad or p.grad is not None for p in agent.ac_targ.parameters())
     ours, targets = ({p.data_ptr() for p in net.parameters()} for net in (agent.ac, agent.ac_targ))
     assert not ours & targets                                                       # they share no memory
@@ -329,7 +330,7 @@ def test_targets_start_as_copies_and_never_get_gradients(algo):
 def test_each_step_touches_its_own_network_alone(algo, changes):
     changes = dict(changes, policy_delay=1) if algo == 'td3' else changes
     agent, rng = make_agent(algo, **changes), np.random.default_rng(5)
-    agent.update(make_batch(rng), make_noise(agent, rng))                           # from now on gradients are there
+    update(agent, make_batch(rng), make_noise(agent, rng))                           # from now on gradients are there
 
     def state(net):
         return numbers(net), np.concatenate([p.grad.numpy().ravel() for p in net.parameters()])
@@ -340,7 +341,7 @@ def test_each_step_touches_its_own_network_alone(algo, changes):
         seen.update(pi=state(agent.pi), q=state(agent.q))
     agent.q_optimizer.step = step_and_look
     before = state(agent.pi), state(agent.q)
-    agent.update(make_batch(rng), make_noise(agent, rng))
+    update(agent, make_batch(rng), make_noise(agent, rng))
     np.testing.assert_array_equal(seen['pi'], before[0])                            # by the step of q
     np.testing.assert_array_equal(seen['q'], state(agent.q))                        # by the step of the policy
     assert np.abs(seen['q'][1]).max() > 0 and (seen['q'][0] != before[1][0]).any()
@@ -349,12 +350,12 @@ def test_each_step_touches_its_own_network_alone(algo, changes):
 
 def test_td3_moves_policy_and_targets_every_policy_delay_updates():
     agent, rng = make_agent('td3', policy_delay=3), np.random.default_rng(6)
-    for update in range(1, 8):
+    for number in range(1, 8):
         before = [numbers(net) for net in (agent.q, agent.pi, agent.ac_targ)]
-        metrics = agent.update(make_batch(rng), make_noise(agent, rng))
+        metrics = update(agent, make_batch(rng), make_noise(agent, rng))
         moved = [(numbers(net) != old).any() for net, old in zip((agent.q, agent.pi, agent.ac_targ), before)]
-        assert moved == [True, update % 3 == 0, update % 3 == 0]
-        assert ('LossPi' in metrics) == (update % 3 == 0)
+        assert moved == [True, number % 3 == 0, number % 3 == 0]
+        assert ('LossPi' in metrics) == (number % 3 == 0)
 
 
 # %% SAC: the squashed Gaussian
@@ -446,7 +447,7 @@ def train_on_one_step(reward, updates, **changes):
     for _ in range(updates):
         batch = make_batch(rng, n, (1,), low, high)
         batch['rew'], batch['terminated'][:], batch['obs'][:] = reward(batch['act'][:, 0]), 1, 0
-        agent.update(batch, make_noise(agent, rng, n, 1))
+        update(agent, batch, make_noise(agent, rng, n, 1))
     act, logp = agent.pi(torch.zeros(20000, 1), torch.as_tensor(rng.standard_normal((20000, 1), dtype=np.float32)))
     return agent, act.mean().item(), act.std().item(), -logp.mean().item()
 
@@ -471,7 +472,7 @@ def test_sac_finds_the_optimum_of_a_one_step_problem(reward, alpha):
 def test_sac_alpha_grows_while_entropy_is_below_its_target(log_std, grows):
     agent, rng = make_agent('sac', alpha='auto'), np.random.default_rng(8)
     set_policy(agent.pi, [0.0] * 3, [log_std] * 3)
-    metrics = agent.update(make_batch(rng), make_noise(agent, rng))
+    metrics = update(agent, make_batch(rng), make_noise(agent, rng))
     entropy_in_half_ranges = -metrics['LogPi'].mean() - np.log(HALF_RANGE).sum()
     assert (entropy_in_half_ranges < -3) == grows == (agent.temperature[0].item() > 0)
     assert metrics['Alpha'] == 1                                                # the one that the update used
@@ -501,7 +502,7 @@ def test_sac_learned_alpha_brings_the_entropy_to_its_target():
 def test_sac_fixed_alpha_stays():
     agent, rng = make_agent('sac', alpha=0.3), np.random.default_rng(9)
     for _ in range(3):
-        agent.update(make_batch(rng), make_noise(agent, rng))
+        update(agent, make_batch(rng), make_noise(agent, rng))
     assert np.exp(agent.temperature[0].item()) == pytest.approx(0.3)
 
 
@@ -556,7 +557,7 @@ def test_numpy_policy_is_the_torch_policy(algo):
             acts = [agent.act(o, n) if algo == 'sac' else agent.act(o) for o, n in zip(obs, noise)]
             np.testing.assert_allclose(acts, expected, rtol=1e-5, atol=1e-5)
             assert acts[0].shape == (3,) and acts[0].dtype == np.float32
-            agent.update(make_batch(rng, obs_shape=(2, 3)), make_noise(agent, rng))
+            update(agent, make_batch(rng, obs_shape=(2, 3)), make_noise(agent, rng))
 
 
 @algos
@@ -660,18 +661,19 @@ def test_truncation_is_bootstrapped_through_and_termination_is_not(algo, ends, b
 def test_number_of_updates(algo, update_every, update_after, buffers, monkeypatch, tmp_path):
     at, shapes = [], set()
 
-    def update(self, batch, noise):
-        self.updates += 1
-        at.append(buffers[0].count)
-        shapes.add((len(batch['obs']), noise.shape))
-        return {}
+    def update(self, batches, noise):
+        self.updates += len(noise)
+        at.extend([buffers[0].count] * len(noise))
+        shapes.add((batches['obs'].shape[1:], noise.shape[1:]))
+        assert len(batches['obs']) == len(noise)
+        return []
     monkeypatch.setattr(MODULES[algo].Agent, 'update', update)
     agent = train(algo, Toy, tmp_path, steps_per_epoch=373, epochs=3, update_every=update_every,
                   update_after=update_after, replay_size=2000, num_test_episodes=0)
     assert agent.updates == len(at) == 1119 // update_every * update_every - update_after
     for steps in range(1, 1120):                                        # and so after every single step
         assert np.searchsorted(at, steps, side='right') == max(steps // update_every * update_every - update_after, 0)
-    assert shapes == {(16, (dict(ddpg=0, td3=1, sac=2)[algo], 16, 3))}
+    assert shapes == {((16, 2), (dict(ddpg=0, td3=1, sac=2)[algo], 16, 3))}
 
 
 # %% Training: the table
@@ -760,7 +762,7 @@ def test_a_policy_may_have_frozen_layers(algo):
     agent, rng = make_agent(algo, actor_critic=Frozen), np.random.default_rng(0)
     before = [p.clone() for p in agent.pi.parameters()]
     for _ in range(2):                                                  # td3 moves its policy at every second update
-        agent.update(make_batch(rng), make_noise(agent, rng))
+        update(agent, make_batch(rng), make_noise(agent, rng))
     moved = [not torch.equal(*pair) for pair in zip(before, agent.pi.parameters())]
     assert moved == [False, False, True, True, True, True]
 
@@ -769,7 +771,7 @@ def test_sac_logs_a_learned_alpha_alone_and_takes_none_at_all(recwarn):
     rng = np.random.default_rng(0)
     for alpha, columns in (('auto', {'Alpha'}), (0.2, set()), (0, set())):
         agent = make_agent('sac', alpha=alpha)
-        metrics = agent.update(make_batch(rng), make_noise(agent, rng))
+        metrics = update(agent, make_batch(rng), make_noise(agent, rng))
         assert set(metrics) & {'Alpha'} == columns and all(np.isfinite(value).all() for value in metrics.values())
     assert not recwarn.list
 

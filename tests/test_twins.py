@@ -23,7 +23,7 @@ from common.mpi_tools import gather, num_procs, proc_id
 from helpers import SmallEnv, read_progress
 from tools import twins
 from tools.sections import ALGORITHMS, FRAMEWORKS, ROOT
-from tools.twins import flat, losses_and_gradients, make_agent, make_batch, parameters
+from tools.twins import flat, losses_and_gradients, make_agent, make_batch, parameters, update
 
 SPACES = dict(discrete=Discrete(3), box=Box(np.float32([-1, 0.5]), np.float32([3, 1])))     # not symmetric, nor alike
 ON_POLICY = dict(ac_kwargs=dict(hidden_sizes=(16, 8)), train_v_iters=5)
@@ -164,9 +164,9 @@ def test_parameters_are_the_same_after_1_and_after_10_updates(pair):
     start, old_acts, stops = arrays(agents[1]), actions(agents[1], space), []
     for agent in agents:
         agent.updates = 0
-    for update in range(1, 11):
+    for number in range(1, 11):
         batch = own_batch(agents[0], space, rng)
-        torch_metrics, tf_metrics = [agent.update(*batch) for agent in agents]
+        torch_metrics, tf_metrics = [update(agent, *batch) for agent in agents]
         assert torch_metrics.keys() == tf_metrics.keys()
         for key, value in torch_metrics.items():
             np.testing.assert_allclose(tf_metrics[key], value, rtol=1e-4, atol=1e-5, err_msg=key)
@@ -175,7 +175,7 @@ def test_parameters_are_the_same_after_1_and_after_10_updates(pair):
         if variant == 'auto':                                  # the loss is -log_alpha mean( logp_pi + target_entropy )
             tf_grad = -np.mean(tf_metrics['LogPi'] + agents[1].target_entropy)
             assert agents[0].temperature[0].grad.item() == pytest.approx(tf_grad, rel=1e-5)
-        if update in (1, 10):
+        if number in (1, 10):
             torch_arrays, tf_arrays = arrays(agents[0]), arrays(agents[1])
             for name, params in start.items():
                 x, y = flat(torch_arrays[name]), flat(tf_arrays[name])
@@ -209,7 +209,7 @@ def test_trpo_has_the_same_direction_and_accepts_the_same_step(space, monkeypatc
             monkeypatch.setattr(sys.modules[type(agent).__module__], 'conjugate_gradient', record)
         disturb(agents, rng)
         start, batch = arrays(agents[0]), own_batch(agents[0], space, rng)
-        torch_metrics, tf_metrics = [agent.update(*batch) for agent in agents]
+        torch_metrics, tf_metrics = [update(agent, *batch) for agent in agents]
         monkeypatch.undo()
         (torch_grad, torch_x), (tf_grad, tf_x) = solved
         assert_near(torch_grad, tf_grad, 1e-5)
@@ -295,12 +295,15 @@ def my_share(data, *noise):
     return {key: array[rows] for key, array in data.items()}, *(array[:, rows] for array in noise)
 
 
-def averaged_gradients(agent, data, noise=None):
-    """{network: its gradient, as the optimizers get it}. Off-policy that of pi makes q's step first: it comes last."""
+def averaged_gradients(agent, data, *noise):
+    """{network: its gradient, as the optimizers get it}"""
+    if noise:
+        _, grads = losses_and_gradients(agent, data, *noise)
+        return {f'gradient of {net}': grad for net, grad in grads.items()}
     optimizer, params, grads = sys.modules[type(agent).__module__].MpiAdamOptimizer(), parameters(agent), {}
-    feed = {agent.phs[key]: array for key, array in dict(data, noise=noise).items() if array is not None}
+    feed = {agent.phs[key]: array for key, array in data.items()}
     with agent.sess.graph.as_default():
-        for net, loss in reversed(twins.LOSSES.items()):
+        for net, loss in twins.LOSSES.items():
             if net in params:
                 pairs = optimizer.compute_gradients(agent.metrics[loss], params[net])
                 grads[f'gradient of {net}'] = flat(agent.sess.run([grad for grad, _ in pairs], feed))
@@ -317,7 +320,7 @@ def work_together(agent, env):
     results = averaged_gradients(agent, *my_share(*make_batch(agent, env, rng, 64)))
     for _ in range(2):
         data, *noise = my_share(*make_batch(agent, env, rng, 64))
-        agent.update(dict(data, logp=agent.evaluate(data['obs'], data['act'])) if 'logp' in data else data, *noise)
+        update(agent, dict(data, logp=agent.evaluate(data['obs'], data['act'])) if 'logp' in data else data, *noise)
     return dict(results, **{f'updated {net}': flat(params) for net, params in arrays(agent).items()})
 
 

@@ -74,18 +74,38 @@ def flat(arrays):
     return np.concatenate([np.ravel(array) for array in arrays])
 
 
-def losses_and_gradients(agent, data, noise=None):
+def update(agent, data, *noise):
+    """An update on what `make_batch` gives. Off-policy agents take many batches at once, so there it is one of one."""
+    if not noise:
+        return agent.update(data)
+    metrics, = agent.update({key: array[None] for key, array in data.items()}, noise[0][None])
+    return metrics
+
+
+def first_moments(agent, nets):
+    """{network: what Adam keeps of its gradients}, of a TensorFlow agent. A gradient g makes it 0.9 of it + 0.1 g."""
+    variables = {p.op.name: p for p in agent.sess.graph.get_collection('variables')}
+    return agent.sess.run({net: [variables[f'{p.op.name}/Adam'] for p in parameters(agent)[net]] for net in nets})
+
+
+def losses_and_gradients(agent, data, *noise):
     """{loss: number} and {network: its gradient, a vector}. Off-policy, as in an update: pi's follow q's step."""
     file, params = sys.modules[type(agent).__module__], parameters(agent)
     nets = {net: name for net, name in LOSSES.items() if net in params}
-    if hasattr(agent, 'sess'):
-        feed = {agent.phs[key]: array for key, array in dict(data, noise=noise).items() if array is not None}
+    if noise:
+        agent.updates = getattr(agent.args, 'policy_delay', 1) - 1              # so that this one moves the policy too
+        old = first_moments(agent, nets) if hasattr(agent, 'sess') else None
+        losses = update(agent, data, *noise)
+        if hasattr(agent, 'sess'):
+            new = first_moments(agent, nets)
+            grads = {net: [(y - 0.9 * x) / 0.1 for x, y in zip(old[net], new[net])] for net in nets}
+        else:
+            grads = {net: [p.grad for p in params[net]] for net in nets}
+    elif hasattr(agent, 'sess'):
+        feed = {agent.phs[key]: array for key, array in data.items()}
         with agent.sess.graph.as_default():
             grads = {net: file.tf.gradients(agent.metrics[name], params[net]) for net, name in nets.items()}
-        losses, grads, _ = agent.sess.run([agent.metrics, grads, getattr(agent, 'train', [])], feed)
-    elif noise is not None:
-        agent.updates = getattr(agent.args, 'policy_delay', 1) - 1              # so that this one moves the policy too
-        losses, grads = agent.update(data, noise), {net: [p.grad for p in params[net]] for net in nets}
+        losses, grads = agent.sess.run([agent.metrics, grads], feed)
     else:
         obs, act, adv, ret, logp_old = [file.torch.as_tensor(array) for array in data.values()]
         given = dict(vars(agent.args), logp=agent.ac.pi(obs, act)[1], logp_old=logp_old, adv=adv)
