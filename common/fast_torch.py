@@ -6,6 +6,7 @@ surrounds each of them counts.
 import operator
 
 import torch
+import torch.nn.functional as F
 from torch import nn, optim
 
 STATE = operator.itemgetter('step', 'exp_avg', 'exp_avg_sq')        # of a parameter in Adam
@@ -25,8 +26,11 @@ class Adam(optim.Adam):
         if len(self.state) < len(params) or any(grad is None for grad in grads):
             super().step()                                          # the first step, or a part of a network unused
             return
+        if self.state[params[0]]['step']._base is None:             # as PyTorch has made or loaded them: one tensor each
+            for p, step in zip(params, torch.stack([self.state[p]['step'] for p in params])):
+                self.state[p]['step'] = step                        # parts of one tensor, counted on in one operation
         steps, averages, squares = zip(*[STATE(self.state[p]) for p in params])
-        torch._foreach_add_(steps, 1)
+        steps[0]._base.add_(1)
         torch._fused_adam_(params, grads, averages, squares, [], steps, lr=group['lr'], beta1=beta1, beta2=beta2,
                            eps=group['eps'], weight_decay=0.0, amsgrad=False, maximize=False)
     step.hooked = True                                              # or PyTorch wraps it, for its profiler
@@ -57,9 +61,10 @@ class Linear(nn.Linear):
     """
 
     def forward(self, x):
-        if self.in_features < self.out_features and len(x) > 500:
-            return torch.addmm(self.bias, x, self.weight.t().contiguous())
-        return super().forward(x)
+        weight, bias = self._parameters.values()                    # faster than self.weight, self.bias
+        if self.in_features < self.out_features and x.shape[0] > 500:
+            return torch.addmm(bias, x, weight.t().contiguous())
+        return F.linear(x, weight, bias)
 
 
 class TanhFunction(torch.autograd.Function):
