@@ -26,7 +26,7 @@ class Adam(optim.Adam):
         if len(self.state) < len(params) or any(grad is None for grad in grads):
             super().step()                                          # the first step, or a part of a network unused
             return
-        if self.state[params[0]]['step']._base is None:             # as PyTorch has made or loaded them: one tensor each
+        if self.state[params[0]]['step']._base is None:             # as PyTorch makes and loads them: each a tensor
             for p, step in zip(params, torch.stack([self.state[p]['step'] for p in params])):
                 self.state[p]['step'] = step                        # parts of one tensor, counted on in one operation
         steps, averages, squares = zip(*[STATE(self.state[p]) for p in params])

@@ -303,6 +303,21 @@ def test_update_is_the_textbooks(algo, changes):
     assert np.abs(numbers(agent.ac) - start).max() > 1e-3
 
 
+@variants
+def test_a_group_of_updates_is_one_after_the_other(algo, changes):
+    together, apart, rng = make_agent(algo, **changes), make_agent(algo, **changes), np.random.default_rng(2)
+    batches, noise = zip(*[(make_batch(rng), make_noise(together, rng)) for _ in range(5)])
+    group = together.update({key: np.stack([batch[key] for batch in batches]) for key in batches[0]}, np.stack(noise))
+    assert together.updates == 5 and isinstance(group, list)
+    for metrics, *inputs in zip(group, batches, noise, strict=True):
+        alone = update(apart, *inputs)
+        assert metrics.keys() == alone.keys()
+        for key, value in alone.items():
+            np.testing.assert_array_equal(metrics[key], value)
+    np.testing.assert_array_equal(numbers(together.ac), numbers(apart.ac))
+    np.testing.assert_array_equal(numbers(together.ac_targ), numbers(apart.ac_targ))
+
+
 @pytest.mark.parametrize('polyak', [0.995, 0.7])
 @algos
 def test_targets_move_by_polyak(algo, polyak):
@@ -541,6 +556,20 @@ def test_replay_draws_uniformly_with_replacement_from_filled_rows(algo):
     assert distinct == pytest.approx(5040 / 7**7, abs=0.01)                         # without replacement: always
 
 
+@pytest.mark.parametrize('obs_shape', [(3,), (), (2, 4, 5)])
+@algos
+def test_many_batches_at_once_are_those_one_after_the_other(algo, obs_shape):
+    buf, rng = MODULES[algo].ReplayBuffer(obs_shape, 2, 9), np.random.default_rng(0)
+    for i in range(9):
+        buf.store(rng.normal(size=obs_shape), rng.normal(size=2), i, rng.normal(size=obs_shape), i % 2 == 0)
+    many, rng = buf.sample_batch(np.random.default_rng(1), 4, 7), np.random.default_rng(1)
+    for i in range(4):
+        one = buf.sample_batch(rng, 7)
+        assert list(one) == list(many)
+        for key, array in one.items():
+            np.testing.assert_array_equal(many[key][i], array)
+
+
 # %% Acting
 @algos
 def test_numpy_policy_is_the_torch_policy(algo):
@@ -674,6 +703,22 @@ def test_number_of_updates(algo, update_every, update_after, buffers, monkeypatc
     for steps in range(1, 1120):                                        # and so after every single step
         assert np.searchsorted(at, steps, side='right') == max(steps // update_every * update_every - update_after, 0)
     assert shapes == {((16, 2), (dict(ddpg=0, td3=1, sac=2)[algo], 16, 3))}
+
+
+@algos
+def test_batches_of_images_are_drawn_a_few_at_a_time(algo, monkeypatch, tmp_path):
+    """All of a group at once could be more than fits into memory: never more than 64 MB."""
+    drawn = []
+
+    def update(self, batches, noise):
+        self.updates += len(noise)
+        drawn.append((len(noise), sum(array.nbytes for array in batches.values())))
+        return []
+    monkeypatch.setattr(MODULES[algo].Agent, 'update', update)
+    images = functools.partial(SmallEnv, Box(-1, 1, (256, 256)), Box(LOW, HIGH))
+    agent = train(algo, images, tmp_path, update_every=20, update_after=0, replay_size=50, num_test_episodes=0)
+    assert agent.updates == 80 and [n for n, _ in drawn] == [7, 7, 6] * 4
+    assert max(size for _, size in drawn) <= 2**26
 
 
 # %% Training: the table

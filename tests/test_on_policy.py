@@ -16,7 +16,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 import ppo_torch
 import trpo_torch
 import vpg_torch
-from common import fast_torch
 from common.env_tools import make_env
 from common.mpi_tools import UserError
 from common.numpy_mlp import ACTIVATIONS, numpy_mlp
@@ -950,24 +949,3 @@ def test_convolutional_actor_critic_learns(algo, distribution, kwargs, tmp_path)
     again = run(algo, SidesEnv(), tmp_path / 'again', epochs=2, steps_per_epoch=100, actor_critic=ConvActorCritic,
                 ac_kwargs=dict(distribution=distribution), **kwargs)[2]
     assert without_time(again) == without_time(rows[:2])                                # its randomness is seeded too
-
-
-def test_fast_tanh_and_its_first_two_derivatives_are_those_of_tanh():
-    x = torch.linspace(-20, 20, 401, dtype=torch.double, requires_grad=True)
-    torch.testing.assert_close(fast_torch.Tanh()(x), torch.tanh(x))
-    torch.testing.assert_close(fast_torch.Tanh()(x.float()), torch.tanh(x.float()), rtol=0, atol=3e-7)
-    assert torch.autograd.gradcheck(fast_torch.Tanh(), x) and torch.autograd.gradgradcheck(fast_torch.Tanh(), x)
-
-
-@pytest.mark.parametrize('sizes', [(3, 64), (64, 64), (64, 2)])
-def test_fast_linear_and_its_gradients_are_those_of_linear(sizes):
-    torch.manual_seed(0)
-    fast, plain = fast_torch.Linear(*sizes), nn.Linear(*sizes)
-    x, grad = torch.randn(501, sizes[0]), torch.randn(501, sizes[1])
-    plain.load_state_dict(fast.state_dict())
-    torch.testing.assert_close(fast(x), plain(x))
-    for layer in (fast, plain):
-        layer(x).backward(grad)
-    for p, q in zip(fast.parameters(), plain.parameters()):
-        torch.testing.assert_close(p.grad, q.grad, rtol=1e-5, atol=1e-4)
-        assert p.grad.is_contiguous()

@@ -190,6 +190,35 @@ def test_parameters_are_the_same_after_1_and_after_10_updates(pair):
     np.testing.assert_array_equal(torch_acts, actions(agents[1], space))
 
 
+@pytest.mark.parametrize('own', [False, True], ids=['compiled', 'not compiled'])
+@pytest.mark.parametrize('variant', ['ddpg', 'td3', 'sac', 'auto'])
+def test_a_group_of_updates_is_one_after_the_other(variant, own, monkeypatch):
+    """In TensorFlow, where a group is a loop inside of the graph: with XLA or, for networks of one's own, without."""
+    algo, kwargs = VARIANTS[variant]
+    file, compiled = importlib.import_module(f'{algo}_tf1'), []
+    with_xla = file.tf.xla.experimental.compile
+    monkeypatch.setattr(file.tf.xla.experimental, 'compile', lambda *args: compiled.append(args) or with_xla(*args))
+    changes = dict(actor_critic=functools.partial(file.mlp_actor_critic)) if own else {}
+    torch_agent = make_agent(f'{algo}_torch', spaces_only('box'), **kwargs)
+    together = make_agent(f'{algo}_tf1', spaces_only('box'), **kwargs, **changes)
+    assert bool(compiled) != own
+    rng = np.random.default_rng(5)
+    disturb([torch_agent, together], rng)                                   # equal from here on
+    torch_agent.updates = together.updates = 1                              # td3 begins with a step of its policy
+    batches, noise = zip(*[make_batch(together, spaces_only('box'), rng, 32) for _ in range(7)])
+    batches = {key: np.stack([batch[key] for batch in batches]) for key in batches[0]}
+    expected, group = [agent.update(batches, np.stack(noise)) for agent in (torch_agent, together)]
+    assert torch_agent.updates == together.updates == 8
+    for metrics, tf_metrics in zip(expected, group, strict=True):
+        assert metrics.keys() == tf_metrics.keys()
+        for key, value in metrics.items():
+            np.testing.assert_allclose(tf_metrics[key], value, rtol=1e-4, atol=1e-5, err_msg=key)
+    torch_arrays, tf_arrays = arrays(torch_agent), arrays(together)
+    for name, params in tf_arrays.items():
+        assert_near(flat(torch_arrays[name]), flat(params), 1e-5)
+    together.sess.close()
+
+
 @pytest.mark.parametrize('space', SPACES)
 def test_trpo_has_the_same_direction_and_accepts_the_same_step(space, monkeypatch):
     """Conjugate gradient amplifies rounding before it has converged, in both twins alike: 1e-7 becomes 1e-6 in five
