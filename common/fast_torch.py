@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 STATE = operator.itemgetter('step', 'exp_avg', 'exp_avg_sq')        # of a parameter in Adam
+SLOW_TANH = torch.backends.cpu.get_cpu_capability() != 'AVX512'     # where it takes four times as long as sigmoid
 
 
 class Adam(optim.Adam):
@@ -68,12 +69,12 @@ class Linear(nn.Linear):
 
 
 class TanhFunction(torch.autograd.Function):
-    """tanh(x) = 2 sigmoid(2x) - 1, since PyTorch's sigmoid is several times as fast as its tanh."""
+    """tanh(x) = 2 sigmoid(2x) - 1"""
     generate_vmap_rule = True                                       # for torch.func, as is jvp
 
     @staticmethod
     def forward(x):
-        return torch.sigmoid(2 * x).mul_(2).sub_(1)
+        return (2 * x).sigmoid_().mul_(2).sub_(1)
 
     @staticmethod
     def setup_context(ctx, inputs, y):
@@ -89,7 +90,7 @@ class TanhFunction(torch.autograd.Function):
 
 
 class Tanh(nn.Tanh):
-    """nn.Tanh, but faster; it can be differentiated twice, as TRPO does."""
+    """nn.Tanh, but faster, and like ReLU in place; it can be differentiated twice, as TRPO does."""
 
     def forward(self, x):
-        return TanhFunction.apply(x)
+        return TanhFunction.apply(x) if SLOW_TANH else torch.tanh_(x)
