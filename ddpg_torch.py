@@ -27,6 +27,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from common.env_tools import make_env
@@ -129,7 +130,7 @@ def compute_backup(rew, terminated, next_q, gamma):
 
 def compute_loss_q(q, backup):
     """loss_q = mean( (q(obs, act) - backup)^2 )"""
-    return ((q - backup)**2).mean()
+    return F.mse_loss(q, backup)
 
 
 def compute_loss_pi(q_pi):

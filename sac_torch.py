@@ -147,7 +147,7 @@ def compute_backup(rew, terminated, next_q, next_logp, alpha, gamma):
 
 def compute_loss_q(q1, q2, backup):
     """loss_q = mean( (q1(obs, act) - backup)^2 ) + mean( (q2(obs, act) - backup)^2 )"""
-    return ((q1 - backup)**2).mean() + ((q2 - backup)**2).mean()
+    return F.mse_loss(q1, backup) + F.mse_loss(q2, backup)
 
 
 def compute_loss_pi(q_pi, logp_pi, alpha):

@@ -28,6 +28,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from common.env_tools import make_env
@@ -137,7 +138,7 @@ def compute_backup(rew, terminated, next_q, gamma):
 
 def compute_loss_q(q1, q2, backup):
     """loss_q = mean( (q1(obs, act) - backup)^2 ) + mean( (q2(obs, act) - backup)^2 )"""
-    return ((q1 - backup)**2).mean() + ((q2 - backup)**2).mean()
+    return F.mse_loss(q1, backup) + F.mse_loss(q2, backup)
 
 
 def compute_loss_pi(q_pi):

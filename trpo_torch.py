@@ -211,7 +211,7 @@ def compute_loss_pi(logp, logp_old, adv):
 
 def compute_loss_v(val, ret):
     """loss_v = mean( (v(obs) - ret)^2 )"""
-    return ((val - ret)**2).mean()
+    return nn.functional.mse_loss(val, ret)
 
 
 # %% Update

@@ -203,7 +203,7 @@ def compute_loss_pi(logp, adv):
 
 def compute_loss_v(val, ret):
     """loss_v = mean( (v(obs) - ret)^2 )"""
-    return ((val - ret)**2).mean()
+    return nn.functional.mse_loss(val, ret)
 
 
 def compute_kl(logp, logp_old):

@@ -122,14 +122,23 @@ def off_policy_arguments(updates, batch):
 
 # ---- The measurements
 
-def on_policy(script, env, epochs=4, seed=0):
+def on_policy(script, env, epochs=4, seed=0, steps=STEPS):
     """Steps per second with default settings, and how they divide into collecting and updating."""
     window = on_policy_window(epochs)
-    train(script, env, window, epochs=window.last + 1, seed=seed)
-    result = window.result(STEPS * epochs)
+    train(script, env, window, epochs=window.last + 1, seed=seed, steps_per_epoch=steps)
+    result = window.result(steps * epochs)
     # The policy's gradients in an epoch: ppo stops when the KL is too large, after a gradient that it does not use.
     result['pi_gradients'] = sum(min(metrics.get('StopIter', 0) + 1, 80) for metrics in window.metrics) / epochs
     return with_messages(result, window, gradients=epochs * (result['pi_gradients'] + 80))
+
+
+def apart(script, env, epochs=4, seed=0):
+    """The same of processes that share out the steps but never meet: what the machine's cores allow."""
+    world = mpi_tools._world()
+    mpi_tools._world = lambda: None                     # so each of them is alone, as far as it can tell
+    result = on_policy(script, env, epochs, seed + 1000 * world.Get_rank(), STEPS // world.Get_size())
+    rates = world.gather(result['rate'])
+    return dict(rate=sum(rates), processes=len(rates)) if rates else None
 
 
 def off_policy(script, env, batch, updates=400, seed=0):
@@ -329,8 +338,8 @@ def tensorflow_operations(script, run_with):
 
 def main():
     arguments = json.loads(sys.argv[1])
-    measure = dict(on_policy=on_policy, off_policy=off_policy, plain=plain, environment=environment, products=products,
-                   time_to=time_to, profile=profile)[arguments.pop('what')]
+    measure = dict(on_policy=on_policy, apart=apart, off_policy=off_policy, plain=plain, environment=environment,
+                   products=products, time_to=time_to, profile=profile)[arguments.pop('what')]
     result = measure(**arguments)
     if result and mpi_tools.proc_id() == 0:
         print(json.dumps(result), flush=True)

@@ -5,8 +5,10 @@
 
 The steps of an epoch and the transitions of a batch are shared out among the processes, which average their gradients
 at every step: so any number of processes does the same work. A round measures each number once. Efficiency is the speed
-over that of one process, divided by their number; it cannot stay high with more processes than cores. Calls and bytes
-are those of one process's Allreduce in a gradient step.
+over that of one process, divided by their number; it cannot stay high with more processes than cores. Nor with cores
+that are not wholly their own, as a virtual machine's often are: `apart` are processes that share out the steps of PPO
+and never meet, each with networks of its own, and are as fast as the cores allow. Calls and bytes are those of one
+process's Allreduce in a gradient step.
 Results: scaling.json (every value), scaling.md (tables), figures/scaling.png.
 """
 import shutil
@@ -47,9 +49,15 @@ def contestants(args, mpirun):
             workloads[f'ppo_{framework}, CartPole-v1, time to {args.time_to:g}'] = dict(
                 what='time_to', script=f'ppo_{framework}', env='CartPole-v1', goal=args.time_to,
                 max_steps=20_000 if args.quick else MAX_STEPS)
-    return [Contestant(workload, f'{n} process{"es" * (n > 1)}',
-                       [mpirun, '-np', str(n), sys.executable, '-m', 'benchmarks.measure_ours'], arguments)
-            for workload, arguments in workloads.items() for n in args.np]
+    everyone = []
+    for workload, arguments in workloads.items():
+        for n in args.np:
+            command = [mpirun, '-np', str(n), sys.executable, '-m', 'benchmarks.measure_ours']
+            name = f'{n} process{"es" * (n > 1)}'
+            everyone.append(Contestant(workload, name, command, arguments))
+            if n > 1 and arguments['what'] == 'on_policy':
+                everyone.append(Contestant(workload, f'{name} apart', command, dict(arguments, what='apart'), 'bound'))
+    return everyone
 
 
 def report(facts, groups):
@@ -98,6 +106,8 @@ def draw(groups, available):
         base = speeds(single) if single else []
         points = []
         for contestant in group:
+            if contestant.kind == 'bound':
+                continue
             pairs = [own / one for own, one in zip(speeds(contestant), base) if own and one]
             if pairs:
                 middle = statistics.median(speeds(contestant)) / (statistics.median(base) or 1)

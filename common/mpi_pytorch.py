@@ -87,13 +87,12 @@ def zero_grads(module):
 def mpi_avg_grads(module, *scalars):
     """Average the gradients of a module over all processes, in place; returns the averages of `scalars`, sent along."""
     if num_procs() > 1:
-        flat = flat_grads(module)
-        for i, scalar in enumerate(scalars):
-            flat[len(flat) - SPARE + i] = scalar
-        data = flat.numpy()
+        data = flat_grads(module).numpy()
+        spare = data[len(data) - SPARE:][:len(scalars)]
+        spare[:] = [float(scalar) for scalar in scalars]
         allreduce(_in_place(), data)
         data /= num_procs()
-        scalars = data[len(data) - SPARE:][:len(scalars)].tolist()
+        scalars = spare.tolist()
     return [float(scalar) for scalar in scalars]
 
 

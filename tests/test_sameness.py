@@ -15,7 +15,7 @@ BUDGETS = {
     ('vpg_torch', 'ppo_torch'): 25,
     ('ppo_torch', 'trpo_torch'): 79,
     ('ddpg_torch', 'td3_torch'): 35,
-    ('td3_torch', 'sac_torch'): 87,
+    ('td3_torch', 'sac_torch'): 86,
     ('vpg_tf1', 'ppo_tf1'): 27,
     ('ppo_tf1', 'trpo_tf1'): 89,
     ('ddpg_tf1', 'td3_tf1'): 46,
@@ -23,8 +23,8 @@ BUDGETS = {
     ('vpg_torch', 'vpg_tf1'): 179,
     ('ppo_torch', 'ppo_tf1'): 197,
     ('trpo_torch', 'trpo_tf1'): 217,
-    ('ddpg_torch', 'ddpg_tf1'): 144,
-    ('td3_torch', 'td3_tf1'): 169,
+    ('ddpg_torch', 'ddpg_tf1'): 145,
+    ('td3_torch', 'td3_tf1'): 170,
     ('sac_torch', 'sac_tf1'): 184,
 }
 
