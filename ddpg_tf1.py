@@ -141,9 +141,9 @@ class Agent:
                                  for scope in ('main', 'target'))
         self.inputs, self.outputs = dict(obs=obs), dict(mode=self.ac.pi(obs), sample=self.ac.pi(obs))
         shapes = dict(obs=obs_shape, act=act_shape, rew=(), next_obs=obs_shape, terminated=())
-        self.phs = {key: placeholder((None, *shape)) for key, shape in shapes.items()}      # (batches, batch, *shape)
+        self.phs = dict(zip(shapes, placeholders(*[(None, *shape) for shape in shapes.values()])))  # of many batches
         self.phs['noise'] = placeholder((self.noises, None, *act_shape))
-        compiled = num_procs() == 1 and args.actor_critic is mlp_actor_critic
+        compiled = num_procs() == 1 and args.actor_critic is mlp_actor_critic       # XLA cannot call MPI
         self.metrics = for_each(self.update_once, self.phs.values(), self.columns_with_spread + self.columns, compiled)
         self.sess.run(tf.global_variables_initializer())
         if args.actor_critic is mlp_actor_critic:

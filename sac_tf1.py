@@ -168,9 +168,9 @@ class Agent:
         self.log_alpha = tf.get_variable('log_alpha', initializer=log_alpha)
         self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
         shapes = dict(obs=obs_shape, act=act_shape, rew=(), next_obs=obs_shape, terminated=())
-        self.phs = {key: placeholder((None, *shape)) for key, shape in shapes.items()}      # (batches, batch, *shape)
+        self.phs = dict(zip(shapes, placeholders(*[(None, *shape) for shape in shapes.values()])))  # of many batches
         self.phs['noise'] = placeholder((self.noises, None, *act_shape))
-        compiled = num_procs() == 1 and args.actor_critic is mlp_actor_critic
+        compiled = num_procs() == 1 and args.actor_critic is mlp_actor_critic       # XLA cannot call MPI
         self.metrics = for_each(self.update_once, self.phs.values(), self.columns_with_spread + self.columns, compiled)
         self.sess.run(tf.global_variables_initializer())
         if args.actor_critic is mlp_actor_critic:

@@ -1,6 +1,7 @@
 """The benchmarks: that they count right, measure what there is, and name mistakes. None says how fast anything is."""
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +75,16 @@ def test_speed_measures_and_writes(tmp_path):
         assert value.get('rate', value.get('pi_us')) > 0, name
     assert 'ddpg_torch' in (tmp_path / 'speed.md').read_text()
     assert (tmp_path / 'figures' / 'speed.png').stat().st_size > 1000
+
+
+@pytest.mark.skipif(shutil.which('mpirun', path=str(Path(sys.executable).parent)) is None, reason='there is no mpirun')
+def test_scaling_measures_processes_together_and_apart(tmp_path):
+    done = run('scaling', '--quick', '--rounds', '1', '--np', '1', '2', '--only', '^ppo_torch', '--out', str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads((tmp_path / 'scaling.json').read_text())
+    values = {result['name']: result['values'][0] for result in written['results']}
+    assert {name: value['processes'] for name, value in values.items()} == {
+        '1 process': 1, '2 processes': 2, '2 processes apart': 2}
+    assert all(value['rate'] > 0 for value in values.values())
+    assert values['2 processes']['calls_per_gradient'] == pytest.approx(1, abs=0.05)
+    assert '2 processes apart' in (tmp_path / 'scaling.md').read_text()

@@ -219,6 +219,23 @@ def test_a_group_of_updates_is_one_after_the_other(variant, own, monkeypatch):
     together.sess.close()
 
 
+@pytest.mark.parametrize(('times', 'limit', 'made'), [(5, 100, 5), (5, 3, 3), (5, 0, 0), (0, 100, 0)])
+def test_steps_inside_of_the_graph_follow_each_other_and_stop(times, limit, made):
+    """Each step adds to a variable what it finds there, unless that would be too much."""
+    from common.mpi_tf import repeat, setup_tf_for_mpi, tf
+    sess = setup_tf_for_mpi(0)
+    x = tf.get_variable('x', initializer=1.0)
+
+    def step():
+        value = x.read_value()
+        go_on = value < 2.0**limit
+        return tf.cond(go_on, lambda: x.assign_add(value).op, tf.no_op), go_on
+    count = repeat(step, times)
+    sess.run(tf.global_variables_initializer())
+    assert sess.run(count) == made and sess.run(x) == 2**made
+    sess.close()
+
+
 @pytest.mark.parametrize('space', SPACES)
 def test_trpo_has_the_same_direction_and_accepts_the_same_step(space, monkeypatch):
     """Conjugate gradient amplifies rounding before it has converged, in both twins alike: 1e-7 becomes 1e-6 in five
