@@ -27,8 +27,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from common.env_tools import make_env
+from common.fast_tf import for_each
 from common.logx import EpochLogger
-from common.mpi_tf import (MpiAdamOptimizer, for_each, get_state, init_weights, set_state, setup_saver,
+from common.mpi_tf import (MpiAdamOptimizer, get_state, init_weights, set_state, setup_saver,
                            setup_tf_for_mpi, sync_all_params, tf)
 from common.mpi_tools import num_procs, proc_id
 from common.numpy_mlp import numpy_mlp
@@ -136,14 +137,18 @@ class Agent:
         self.args, self.policy, self.action_space, self.updates = args, None, env.action_space, 0
         self.low, self.high = env.action_space.low, env.action_space.high
         obs_shape, act_shape = env.observation_space.shape, env.action_space.shape
-        obs = placeholder(obs_shape)
+        obs, act = placeholders(obs_shape, act_shape)
         self.ac, self.ac_targ = (args.actor_critic(scope, env.action_space, **args.ac_kwargs)
                                  for scope in ('main', 'target'))
         self.inputs, self.outputs = dict(obs=obs), dict(mode=self.ac.pi(obs), sample=self.ac.pi(obs))
+        for ac in self.ac, self.ac_targ:                        # make the variables, of pi before those of q
+            ac.q(obs, ac.pi(obs))
+        self.pi_params, self.q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
+        self.params, self.params_targ = tf.trainable_variables('main'), tf.trainable_variables('target')
         shapes = dict(obs=obs_shape, act=act_shape, rew=(), next_obs=obs_shape, terminated=())
-        self.phs = dict(zip(shapes, placeholders(*[(None, *shape) for shape in shapes.values()])))  # of many batches
+        self.phs = {key: placeholder((None, *shape)) for key, shape in shapes.items()}      # (batches, batch, *shape)
         self.phs['noise'] = placeholder((self.noises, None, *act_shape))
-        compiled = num_procs() == 1 and args.actor_critic is mlp_actor_critic       # XLA cannot call MPI
+        compiled = num_procs() == 1 and args.actor_critic is mlp_actor_critic  # XLA cannot do MPI, perhaps not yours
         self.metrics = for_each(self.update_once, self.phs.values(), self.columns_with_spread + self.columns, compiled)
         self.sess.run(tf.global_variables_initializer())
         if args.actor_critic is mlp_actor_critic:
@@ -180,14 +185,12 @@ class Agent:
         return [dict(zip(metrics, row)) for row in zip(*metrics.values())]
 
     def update_once(self, obs, act, rew, next_obs, terminated, noise):
-        """One step of q, one of the policy, and the targets after them; returns what is logged about it."""
+        """One step of q, one of the policy, and the targets after them; gives (what is logged, the operation)."""
         next_q = self.ac_targ.q(next_obs, self.ac_targ.pi(next_obs))
         backup = tf.stop_gradient(compute_backup(rew, terminated, next_q, self.args.gamma))
         q = self.ac.q(obs, act)
         loss_q = compute_loss_q(q, backup)
-        self.pi_params, q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
-        self.params, self.params_targ = tf.trainable_variables('main'), tf.trainable_variables('target')
-        train_q = MpiAdamOptimizer(self.args.q_lr).minimize(loss_q, var_list=q_params)
+        train_q = MpiAdamOptimizer(self.args.q_lr).minimize(loss_q, var_list=self.q_params)
 
         with tf.control_dependencies([train_q]):                # the policy climbs the q that has made its step
             loss_pi = compute_loss_pi(self.ac.q(obs, self.ac.pi(obs)))
@@ -244,7 +247,7 @@ def ddpg(
     local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
     act_dim = env.action_space.shape[0]
     buf = ReplayBuffer(env.observation_space.shape, act_dim, replay_size // num_procs())
-    max_batches = max(2**24 // (local_batch * buf.data.shape[1]), 1)        # drawn at once: 64 MB of them
+    max_batches = max(2**24 // (local_batch * buf.data.shape[1]), 1)        # at once: 64 MB of rows
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args))
     setup_saver(agent, logger)
@@ -272,7 +275,8 @@ def ddpg(
                 logger.store(EpRet=ep_ret, EpLen=ep_len)
                 (obs, _), ep_ret, ep_len = env.reset(), 0, 0
 
-            while agent.updates < (due := steps // update_every * update_every - update_after):
+            due = steps // update_every * update_every - update_after
+            while agent.updates < due:
                 n = min(due - agent.updates, max_batches)
                 noise = rng.standard_normal((n, agent.noises, local_batch, act_dim), dtype=np.float32)
                 for metrics in agent.update(buf.sample_batch(rng, n, local_batch), noise):

@@ -30,8 +30,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from common.env_tools import make_env
+from common.fast_tf import for_each
 from common.logx import EpochLogger
-from common.mpi_tf import (MpiAdamOptimizer, for_each, get_state, init_weights, set_state, setup_saver,
+from common.mpi_tf import (MpiAdamOptimizer, get_state, init_weights, set_state, setup_saver,
                            setup_tf_for_mpi, sync_all_params, tf)
 from common.mpi_tools import num_procs, proc_id
 from common.numpy_mlp import numpy_mlp
@@ -156,7 +157,7 @@ class Agent:
         self.args, self.policy, self.action_space, self.updates = args, None, env.action_space, 0
         self.low, self.high = env.action_space.low, env.action_space.high
         obs_shape, act_shape = env.observation_space.shape, env.action_space.shape
-        obs = placeholder(obs_shape)
+        obs, act = placeholders(obs_shape, act_shape)
         self.ac, self.ac_targ = (args.actor_critic(scope, env.action_space, **args.ac_kwargs)
                                  for scope in ('main', 'target'))
         no_noise, own_noise = tf.zeros((1, *act_shape)), tf.random_normal((tf.shape(obs)[0], *act_shape))
@@ -167,10 +168,14 @@ class Agent:
         log_alpha = np.log(np.float32(1 if self.auto else args.alpha + 1e-30))      # alpha may be 0, its log may not
         self.log_alpha = tf.get_variable('log_alpha', initializer=log_alpha)
         self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
+        for ac in self.ac, self.ac_targ:                        # make the variables, of pi before those of q
+            ac.q1(obs, act), ac.q2(obs, act)
+        self.pi_params, self.q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
+        self.params, self.params_targ = self.q_params, tf.trainable_variables('target')
         shapes = dict(obs=obs_shape, act=act_shape, rew=(), next_obs=obs_shape, terminated=())
-        self.phs = dict(zip(shapes, placeholders(*[(None, *shape) for shape in shapes.values()])))  # of many batches
+        self.phs = {key: placeholder((None, *shape)) for key, shape in shapes.items()}      # (batches, batch, *shape)
         self.phs['noise'] = placeholder((self.noises, None, *act_shape))
-        compiled = num_procs() == 1 and args.actor_critic is mlp_actor_critic       # XLA cannot call MPI
+        compiled = num_procs() == 1 and args.actor_critic is mlp_actor_critic  # XLA cannot do MPI, perhaps not yours
         self.metrics = for_each(self.update_once, self.phs.values(), self.columns_with_spread + self.columns, compiled)
         self.sess.run(tf.global_variables_initializer())
         if args.actor_critic is mlp_actor_critic:
@@ -204,7 +209,7 @@ class Agent:
         return [dict(zip(metrics, row)) for row in zip(*metrics.values())]
 
     def update_once(self, obs, act, rew, next_obs, terminated, noise):
-        """One step of the q's, one of the policy, and the targets after them; returns what is logged about it."""
+        """One step of the q's, one of the policy, and the targets after them; gives (what is logged, the operation)."""
         noise, next_noise = tf.unstack(noise)
         alpha = tf.exp(self.log_alpha)
         next_act, next_logp = self.ac.pi(next_obs, next_noise)
@@ -212,9 +217,7 @@ class Agent:
         backup = tf.stop_gradient(compute_backup(rew, terminated, next_q, next_logp, alpha, self.args.gamma))
         q1, q2 = self.ac.q1(obs, act), self.ac.q2(obs, act)
         loss_q = compute_loss_q(q1, q2, backup)
-        self.pi_params, q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
-        self.params, self.params_targ = q_params, tf.trainable_variables('target')
-        train_q = MpiAdamOptimizer(self.args.lr).minimize(loss_q, var_list=q_params)
+        train_q = MpiAdamOptimizer(self.args.lr).minimize(loss_q, var_list=self.q_params)
 
         with tf.control_dependencies([train_q]):                # the policy climbs the q that has made its step
             act_pi, logp_pi = self.ac.pi(obs, noise)
@@ -276,7 +279,7 @@ def sac(
     local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
     act_dim = env.action_space.shape[0]
     buf = ReplayBuffer(env.observation_space.shape, act_dim, replay_size // num_procs())
-    max_batches = max(2**24 // (local_batch * buf.data.shape[1]), 1)        # drawn at once: 64 MB of them
+    max_batches = max(2**24 // (local_batch * buf.data.shape[1]), 1)        # at once: 64 MB of rows
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args))
     setup_saver(agent, logger)
@@ -304,7 +307,8 @@ def sac(
                 logger.store(EpRet=ep_ret, EpLen=ep_len)
                 (obs, _), ep_ret, ep_len = env.reset(), 0, 0
 
-            while agent.updates < (due := steps // update_every * update_every - update_after):
+            due = steps // update_every * update_every - update_after
+            while agent.updates < due:
                 n = min(due - agent.updates, max_batches)
                 noise = rng.standard_normal((n, agent.noises, local_batch, act_dim), dtype=np.float32)
                 for metrics in agent.update(buf.sample_batch(rng, n, local_batch), noise):

@@ -28,7 +28,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from common.env_tools import make_env
@@ -138,7 +137,7 @@ def compute_backup(rew, terminated, next_q, gamma):
 
 def compute_loss_q(q1, q2, backup):
     """loss_q = mean( (q1(obs, act) - backup)^2 ) + mean( (q2(obs, act) - backup)^2 )"""
-    return F.mse_loss(q1, backup) + F.mse_loss(q2, backup)
+    return nn.functional.mse_loss(q1, backup) + nn.functional.mse_loss(q2, backup)
 
 
 def compute_loss_pi(q_pi):
@@ -261,7 +260,7 @@ def td3(
     local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
     act_dim = env.action_space.shape[0]
     buf = ReplayBuffer(env.observation_space.shape, act_dim, replay_size // num_procs())
-    max_batches = max(2**24 // (local_batch * buf.data.shape[1]), 1)        # drawn at once: 64 MB of them
+    max_batches = max(2**24 // (local_batch * buf.data.shape[1]), 1)        # at once: 64 MB of rows
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args))
     setup_saver(agent, logger)
@@ -289,7 +288,8 @@ def td3(
                 logger.store(EpRet=ep_ret, EpLen=ep_len)
                 (obs, _), ep_ret, ep_len = env.reset(), 0, 0
 
-            while agent.updates < (due := steps // update_every * update_every - update_after):
+            due = steps // update_every * update_every - update_after
+            while agent.updates < due:
                 n = min(due - agent.updates, max_batches)
                 noise = rng.standard_normal((n, agent.noises, local_batch, act_dim), dtype=np.float32)
                 for metrics in agent.update(buf.sample_batch(rng, n, local_batch), noise):

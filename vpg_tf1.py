@@ -27,8 +27,9 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from common.env_tools import make_env
+from common.fast_tf import repeat
 from common.logx import EpochLogger
-from common.mpi_tf import (MpiAdamOptimizer, get_state, init_weights, repeat, set_state, setup_saver,
+from common.mpi_tf import (MpiAdamOptimizer, get_state, init_weights, set_state, setup_saver,
                            setup_tf_for_mpi, sync_all_params, tf)
 from common.mpi_tools import mpi_statistics_scalar, num_procs, proc_id
 from common.numpy_mlp import numpy_mlp
@@ -123,7 +124,7 @@ def mlp_gaussian_policy(obs, action_space, hidden_sizes, activation):
 
 
 def mlp_actor_critic(obs, act, action_space, hidden_sizes=(64, 64), activation=tf.tanh):
-    """dist, logp, v, in the scopes pi and v. One of your own (a CNN, say) gives the same, in the same scopes."""
+    """dist, logp, v, in the scopes pi and v. One of your own (a CNN, say) does the same, with tf.get_variable."""
     with tf.variable_scope('pi'):
         policy = mlp_gaussian_policy if isinstance(action_space, Box) else mlp_categorical_policy
         dist = policy(obs, action_space, hidden_sizes, activation)
@@ -208,7 +209,7 @@ class Agent:
         self.train_pi = self.pi_optimizer.minimize(self.metrics['LossPi'], var_list=self.pi_params)
 
         def step_v():
-            _, _, v = ac(obs, act, env.action_space)
+            _, _, v = ac(obs, act, env.action_space)            # anew at every step
             return self.vf_optimizer.minimize(compute_loss_v(v, ret), var_list=self.v_params), True
 
         self.train_v = repeat(step_v, args.train_v_iters)

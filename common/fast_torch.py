@@ -33,12 +33,12 @@ class Adam(optim.Adam):
         steps, averages, squares = zip(*[STATE(self.state[p]) for p in params])
         steps[0]._base.add_(1)
         torch._fused_adam_(params, grads, averages, squares, [], steps, lr=group['lr'], beta1=beta1, beta2=beta2,
-                           eps=group['eps'], weight_decay=0.0, amsgrad=False, maximize=False)
-    step.hooked = True                                              # or PyTorch wraps it, for its profiler
+                           eps=group['eps'], weight_decay=group['weight_decay'], amsgrad=False, maximize=False)
+    step.hooked = True                                              # or PyTorch wraps it, for profiler and hooks
 
 
 class Sequential(nn.Sequential):
-    """nn.Sequential for layers without hooks, which every call of a layer would look for."""
+    """nn.Sequential that calls no hooks of its layers, for which every call of a layer would look."""
 
     def forward(self, x):
         for layer in self._modules.values():
@@ -47,7 +47,7 @@ class Sequential(nn.Sequential):
 
 
 class ReLU(nn.ReLU):
-    """nn.ReLU(inplace=True): it overwrites its input, the output of a linear layer, while that is in the cache."""
+    """nn.ReLU(inplace=True): it overwrites its input, while that is in the cache. Nothing else may need the input."""
 
     def forward(self, x):
         return torch.relu_(x)
@@ -62,10 +62,9 @@ class Linear(nn.Linear):
     """
 
     def forward(self, x):
-        weight, bias = self._parameters.values()                    # faster than self.weight, self.bias
         if self.in_features < self.out_features and x.shape[0] > 500:
-            return torch.addmm(bias, x, weight.t().contiguous())
-        return F.linear(x, weight, bias)
+            return torch.addmm(self.bias, x, self.weight.t().contiguous())
+        return F.linear(x, self.weight, self.bias)
 
 
 class TanhFunction(torch.autograd.Function):
@@ -90,7 +89,7 @@ class TanhFunction(torch.autograd.Function):
 
 
 class Tanh(nn.Tanh):
-    """nn.Tanh, but faster, and like ReLU in place; it can be differentiated twice, as TRPO does."""
+    """nn.Tanh, but faster; like ReLU, it may overwrite its input. It can be differentiated twice, as TRPO does."""
 
     def forward(self, x):
         return TanhFunction.apply(x) if SLOW_TANH else torch.tanh_(x)

@@ -12,10 +12,13 @@ SPARE = 4                                   # room behind the gradients for numb
 
 
 def setup_pytorch_for_mpi():
-    """Share the cores among the processes: each with all threads, they would only wait for each other."""
+    """Share the cores among the processes: each with all threads, they would only wait for each other.
+
+    And, for this whole thread: numbers below 1e-38 count as zero, and freed memory is kept.
+    """
     if num_procs() > 1:
         torch.set_num_threads(max(torch.get_num_threads() // num_procs(), 1))
-    torch.set_flush_denormal(True)                      # numbers below 1e-38 take a hundred times as long as others
+    torch.set_flush_denormal(True)                      # such numbers take a hundred times as long as others
     keep_freed_memory()
 
 

@@ -93,39 +93,6 @@ def mpi_avg_tensor(x):
     return averaged
 
 
-def repeat(step, times):
-    """The number of steps made, one after the other inside of the graph: `times`, or fewer when one says to stop.
-
-    step() gives (operation, whether to go on), and does nothing where it says to stop. So a whole epoch's updates are
-    one call of the session, which takes as long as a tenth of a step.
-    """
-    def body(i, _):
-        operation, go_on = step()
-        with tf.control_dependencies([operation]):
-            return i + tf.cast(go_on, tf.int32), tf.identity(go_on)
-    return tf.while_loop(lambda i, go_on: (i < times) & go_on, body, [0, True], parallel_iterations=1)[0]
-
-
-def for_each(update_once, inputs, columns, compiled):
-    """{column: array with a row for each row of the inputs}: updates one after the other, inside of the graph.
-
-    update_once(*row) gives ({column: tensor}, operation that trains). When `compiled`, XLA makes one program of it all,
-    which takes some seconds at the first call.
-    """
-    def loop(*inputs):
-        size = tf.shape(inputs[0])[0]
-
-        def step(i, *outputs):
-            metrics, train = update_once(*[x[i] for x in inputs])
-            with tf.control_dependencies([train]):
-                return i + 1, *[output.write(i, metrics[column]) for output, column in zip(outputs, columns)]
-        outputs = [tf.TensorArray(tf.float32, size) for _ in columns]
-        _, *outputs = tf.while_loop(lambda i, *_: i < size, step, [0, *outputs], parallel_iterations=1)
-        return [output.stack() for output in outputs]
-    inputs = list(inputs)
-    return dict(zip(columns, tf.xla.experimental.compile(loop, inputs) if compiled else loop(*inputs)))
-
-
 class MpiAdamOptimizer(tf.train.AdamOptimizer):
     """Adam on gradients averaged over all processes.
 
@@ -146,8 +113,6 @@ class MpiAdamOptimizer(tf.train.AdamOptimizer):
 
     def apply_gradients(self, grads_and_vars, condition=None, **kwargs):
         """The operation that makes the step; with a `condition`, only where that is true."""
-        with tf.init_scope():
-            self._create_slots([v for _, v in grads_and_vars])      # not inside of a loop or a condition
         if condition is None:
             return super().apply_gradients(grads_and_vars, **kwargs)
         step = super().apply_gradients

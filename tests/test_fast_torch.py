@@ -7,6 +7,7 @@ import torch
 from torch import nn, optim
 
 from common import fast_torch
+from common.mpi_pytorch import setup_pytorch_for_mpi
 
 
 @pytest.mark.parametrize('slow', [True, False])
@@ -69,6 +70,7 @@ def test_fast_adam_makes_the_steps_of_adam(lr):
             assert torch.equal(p, q)
     for without in [(), (), (1,), (1, 2), (), (), (0,), ()]:
         step(without)
+    assert fast.state[ours[0]]['step']._base is not None                    # it did go the fast way
     assert [fast.state[p]['step'].item() for p in ours] == [7, 6, 7]
     file = io.BytesIO()
     torch.save(fast.state_dict(), file)
@@ -91,3 +93,10 @@ def test_fast_adam_follows_a_schedule_of_the_learning_rate():
         optimizer.step()
         schedule.step()
         torch.testing.assert_close(p.detach(), torch.full((2,), expected), rtol=1e-4, atol=0)
+
+
+def test_numbers_below_the_normal_ones_are_zero():
+    setup_pytorch_for_mpi()
+    assert torch.tensor(1e-20) * torch.tensor(1e-20) == 0
+    torch.set_flush_denormal(False)
+    assert torch.tensor(1e-20) * torch.tensor(1e-20) > 0

@@ -219,10 +219,56 @@ def test_a_group_of_updates_is_one_after_the_other(variant, own, monkeypatch):
     together.sess.close()
 
 
+def own_networks(file):
+    """Linear networks of a user's own, for one action. A variable that begins as a tensor cannot be made in a loop."""
+    tf = file.tf
+
+    def linear(*inputs):
+        x = tf.concat(inputs, axis=-1)
+        return x @ tf.get_variable('own', initializer=tf.fill((int(x.shape[1]), 1), 0.1))
+
+    def pi(obs, noise=None):
+        u = linear(obs)
+        return tf.tanh(u) if noise is None else (tf.tanh(u + 0.1 * noise), -tf.reduce_sum(noise**2 + u, axis=-1))
+
+    def on_policy(obs, act, action_space):
+        with tf.variable_scope('pi'):
+            dist = file.Gaussian(linear(obs), tf.get_variable('log_std', (1,)))
+        with tf.variable_scope('v'):
+            return dist, dist.log_prob(act), linear(obs)[:, 0]
+
+    def off_policy(scope, action_space):
+        q, q1, q2 = (tf.make_template(f'{scope}/{name}', lambda obs, act: linear(obs, act)[:, 0])
+                     for name in (('q', 'unused', 'unused') if file.__name__ == 'ddpg_tf1' else ('unused', 'q1', 'q2')))
+        return SimpleNamespace(pi=tf.make_template(f'{scope}/pi', pi), q=q, q1=q1, q2=q2)
+    return off_policy if hasattr(file, 'ReplayBuffer') else on_policy
+
+
+@pytest.mark.parametrize('algo', ALGORITHMS)
+def test_networks_of_ones_own_are_trained_by_tensorflow(algo, tmp_path):
+    file = importlib.import_module(f'{algo}_tf1')
+    first, networks = [], own_networks(file)
+    class Watched(file.Agent):
+        def __init__(self, *args):
+            super().__init__(*args)
+            first.append(arrays(self))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file, 'Agent', Watched)
+        agent = getattr(file, algo)(lambda: gym.make('Pendulum-v1'), logger_kwargs=dict(output_dir=tmp_path),
+                                    **dict(RUNS[algo], ac_kwargs={}, actor_critic=networks))
+    last = arrays(agent)
+    assert set(last) >= {'pi', *(('v',) if 'v' in last else ('q',) if algo == 'ddpg' else ('q1', 'q2'))}
+    for name, params in first[0].items():
+        if name != 'log_alpha':
+            assert np.isfinite(flat(last[name])).all() and (flat(params) != flat(last[name])).any(), name
+    agent.sess.close()
+
+
 @pytest.mark.parametrize(('times', 'limit', 'made'), [(5, 100, 5), (5, 3, 3), (5, 0, 0), (0, 100, 0)])
 def test_steps_inside_of_the_graph_follow_each_other_and_stop(times, limit, made):
     """Each step adds to a variable what it finds there, unless that would be too much."""
-    from common.mpi_tf import repeat, setup_tf_for_mpi, tf
+    from common.fast_tf import repeat
+    from common.mpi_tf import setup_tf_for_mpi, tf
     sess = setup_tf_for_mpi(0)
     x = tf.get_variable('x', initializer=1.0)
 
@@ -331,7 +377,9 @@ TOGETHER = dict(
     ppo=('CartPole-v1', dict(ON_POLICY, train_pi_iters=5)),
     trpo=('Pendulum-v1', dict(ON_POLICY, cg_iters=5)),
     sac=('Pendulum-v1', dict(OFF_POLICY, alpha='auto', batch_size=32, start_steps=40, update_after=80, update_every=10,
-                             num_test_episodes=1)))
+                             num_test_episodes=1)),
+    td3=('Pendulum-v1', dict(OFF_POLICY, policy_delay=3, batch_size=32, start_steps=40, update_after=80,
+                             update_every=10, num_test_episodes=1)))
 MPIRUN = shutil.which('mpirun', path=str(Path(sys.executable).parent)) or shutil.which('mpirun')
 
 

@@ -41,7 +41,7 @@ def make_agent(name, env, **kwargs):
 
 
 def make_batch(agent, env, rng, n=100):
-    """Random arguments for agent.update: an epoch's data on-policy, a batch and its noise off-policy."""
+    """Random arguments for `update`: an epoch's data on-policy, a batch and its noise off-policy."""
     space, normal = env.action_space, functools.partial(rng.standard_normal, dtype=np.float32)
     obs, next_obs = normal((2, n, *env.observation_space.shape))
     rew, adv, ret, noise = normal((4, n))
