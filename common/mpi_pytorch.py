@@ -1,6 +1,7 @@
 """Data-parallel PyTorch over MPI: equal parameters on every process, gradients averaged in one message per step."""
 import contextlib
 import ctypes
+import os
 
 import numpy as np
 import torch
@@ -12,12 +13,14 @@ SPARE = 4                                   # room behind the gradients for numb
 
 
 def setup_pytorch_for_mpi():
-    """Share the cores among the processes: each with all threads, they would only wait for each other.
+    """One thread, unless OMP_NUM_THREADS says otherwise: to use more cores, start more processes.
 
+    The threads of an operation wait for the last of them, and small operations do so all the time. On two free cores
+    two threads bring a third at most; with another program on one of the two, they take many times as long.
     And, for this whole thread: numbers below 1e-38 count as zero, and freed memory is kept.
     """
-    if num_procs() > 1:
-        torch.set_num_threads(max(torch.get_num_threads() // num_procs(), 1))
+    if 'OMP_NUM_THREADS' not in os.environ:
+        torch.set_num_threads(1)
     torch.set_flush_denormal(True)                      # such numbers are slow: 6 to 11 % of an off-policy update
     keep_freed_memory()
 

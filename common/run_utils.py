@@ -158,12 +158,10 @@ class Experiment:
         same = all(config[key] == now[key] for key in now if key in config and key != 'logger_kwargs')
         return complete and same and len(self.rows()) >= self.kwargs.get('epochs', math.inf)
 
-    def start(self, jobs):
-        """Start the process. It finds the modules that this one finds, and shares the cores with its neighbours."""
+    def start(self):
+        """Start the process. It finds the modules that this one finds."""
         os.makedirs(self.folder, exist_ok=True)
         env = dict(os.environ, PYTHONUNBUFFERED='1', PYTHONPATH=os.pathsep.join(map(os.path.abspath, sys.path)))
-        if jobs > 1:
-            env.setdefault('OMP_NUM_THREADS', str(max(cpu_count('auto') // jobs, 1)))
         with open(self.log, 'a' if self.resume else 'w') as log:
             self.started, self.begin, self.shown = time.time(), log.tell(), log.tell()
             self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
@@ -225,7 +223,7 @@ def run_experiments(experiments, jobs=1):
         while waiting or running:
             while waiting and len(running) < jobs:
                 running.append(waiting.pop(0))
-                running[-1].start(jobs)
+                running[-1].start()
             time.sleep(0.05)
             for e in list(running):
                 ended = e.ended()                           # asked first, so that the last output is shown too

@@ -95,6 +95,18 @@ def test_fast_adam_follows_a_schedule_of_the_learning_rate():
         torch.testing.assert_close(p.detach(), torch.full((2,), expected), rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize('told', [None, '2'])
+def test_one_thread_unless_told_otherwise(told, monkeypatch):
+    monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
+    if told:
+        monkeypatch.setenv('OMP_NUM_THREADS', told)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    setup_pytorch_for_mpi()
+    assert torch.get_num_threads() == (2 if told else 1)
+    torch.set_num_threads(before)
+
+
 def test_numbers_below_the_normal_ones_are_zero():
     setup_pytorch_for_mpi()
     assert torch.tensor(1e-20) * torch.tensor(1e-20) == 0
