@@ -112,14 +112,17 @@ def speeds(contestant):
             for value in contestant.values if 'rate' in value or 'seconds' in value]
 
 
+def ratios(ours, theirs):
+    """Round by round: in a round they were neighbours in time, so what slows the machine for minutes cancels out."""
+    return [a / b if b else math.inf for a, b in zip(ours, theirs)]
+
+
 def ratio(ours, theirs):
-    """'3.2 (3.0 – 3.3)': the ratio of the medians of two lists of values round by round, and the spread of theirs."""
-    if not ours or not theirs:
+    """'3.2 (3.0 – 3.3)': the median of the ratios round by round, the least and the greatest."""
+    pairs = ratios(ours, theirs)
+    if not pairs:
         return ''
-    pairs = [a / b if b else math.inf for a, b in zip(ours, theirs)]
-    median = statistics.median(theirs)
-    of_medians = statistics.median(ours) / median if median else math.inf
-    return f'{of_medians:.2f} ({min(pairs):.2f} – {max(pairs):.2f})'.replace('inf', '∞')
+    return f'{statistics.median(pairs):.2f} ({min(pairs):.2f} – {max(pairs):.2f})'.replace('inf', '∞')
 
 
 def number(x):

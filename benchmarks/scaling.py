@@ -11,13 +11,14 @@ and never meet, each with networks of its own, and are as fast as the cores allo
 process's Allreduce in a gradient step.
 Results: scaling.json (every value), scaling.md (tables), figures/scaling.png.
 """
+import math
 import shutil
 import statistics
 import sys
 from pathlib import Path
 
 from benchmarks.contest import (MAX_STEPS, Contestant, check, choose, circumstances, cores, describe, finish,
-                                hold, make_parser, median_and_spread, number, ratio, speeds, table, time_cells)
+                                hold, make_parser, median_and_spread, number, ratio, ratios, speeds, table, time_cells)
 from common.mpi_tools import UserError
 from common.plot import COLORS
 from common.run_utils import one_line_errors
@@ -61,7 +62,8 @@ def contestants(args, mpirun):
 
 
 def report(facts, groups):
-    text = (f'# Scaling\n\n{describe(facts)}\n\nIn brackets: the least and the greatest ratio of one round.\n\n'
+    text = (f'# Scaling\n\n{describe(facts)}\n\nRatios are medians over the rounds; in brackets, the least and '
+            'the greatest.\n\n'
             '![Speed by processes](figures/scaling.png)\n')
     for workload, group in groups.items():
         times = any('goal' in contestant.arguments for contestant in group)
@@ -85,9 +87,8 @@ def report(facts, groups):
 
 
 def efficiency(own, base, n):
-    if not own or not base or not statistics.median(base):
-        return ''
-    return f'{statistics.median(own) / statistics.median(base) / n:.0%}'
+    pairs = ratios(own, base)
+    return f'{statistics.median(pairs) / n:.0%}' if pairs and statistics.median(pairs) < math.inf else ''
 
 
 def draw(groups, available):
@@ -108,10 +109,10 @@ def draw(groups, available):
         for contestant in group:
             if contestant.kind == 'bound':
                 continue
-            pairs = [own / one for own, one in zip(speeds(contestant), base) if own and one]
+            pairs = [pair for pair in ratios(speeds(contestant), base) if 0 < pair < math.inf]
             if pairs:
-                middle = statistics.median(speeds(contestant)) / (statistics.median(base) or 1)
-                points.append((processes(contestant), middle, max(middle - min(pairs), 0), max(max(pairs) - middle, 0)))
+                middle = statistics.median(pairs)
+                points.append((processes(contestant), middle, middle - min(pairs), max(pairs) - middle))
         if points:
             numbers, middles, below, above = zip(*points)
             axes.errorbar(numbers, middles, [below, above], capsize=3, label=workload, **look,

@@ -204,8 +204,8 @@ def grouped(everyone):
 
 
 def report(facts, groups):
-    text = (f'# Speed\n\n{describe(facts)}\n\nIn brackets: the least and the greatest ratio of one round. Off-policy, '
-            'every step has one update. Collecting is all that is not in the update.\n\n'
+    text = (f'# Speed\n\n{describe(facts)}\n\nRatios are medians over the rounds; in brackets, the least and '
+            'the greatest. Off-policy, every step has one update. Collecting is all that is not in the update.\n\n'
             '![Steps per second](figures/speed.png)\n')
     for workload, group in groups.items():
         text += f'\n## {workload}\n\n{value_table(group)}\n{ratio_table(group)}'

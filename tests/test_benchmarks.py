@@ -50,7 +50,8 @@ def test_the_products_are_really_made():
 
 
 def test_ratios_have_the_median_and_the_spread_of_rounds():
-    assert contest.ratio([2., 4., 9.], [1., 2., 3.]) == '2.00 (2.00 – 3.00)'
+    assert contest.ratio([2., 12., 9.], [1., 2., 3.]) == '3.00 (2.00 – 6.00)'         # of the medians it would be 4.5
+    assert contest.ratio([2.], [0.]) == '∞ (∞ – ∞)'
     assert contest.ratio([], [1.]) == ''
     assert contest.number(1234.5) == '1 234' and contest.number(12.345) == '12.3'
 
