@@ -25,6 +25,7 @@ from common import mpi_tools
 
 STEPS = 4000                                            # of an epoch: the default of the on-policy scripts
 FILLED = 1000                                           # rows in the replay buffer before the first update
+WARM = 2100                                             # updates before the first that is timed: compiled, recorded
 
 
 class Enough(Exception):
@@ -112,11 +113,11 @@ def on_policy_window(epochs, **hooks):
 
 
 def off_policy_window(updates, **hooks):
-    return Window(100, 100 + updates, **hooks)          # both multiples of update_every: groups of updates stay whole
+    return Window(WARM, WARM + updates, **hooks)        # both multiples of update_every: groups of updates stay whole
 
 
 def off_policy_arguments(updates, batch):
-    return dict(batch_size=batch, start_steps=FILLED, update_after=FILLED, steps_per_epoch=FILLED + updates + 200,
+    return dict(batch_size=batch, start_steps=FILLED, update_after=FILLED, steps_per_epoch=FILLED + WARM + updates + 100,
                 epochs=1, num_test_episodes=0)
 
 
