@@ -1,7 +1,7 @@
 """A function recorded and played back: PyTorch's operations alone, without what Python and autograd do around them.
 
-No algorithm needs it to be understood. In an update with a batch of 100 this is a quarter of the time, spent on what is
-the same every time: to call layers, to choose overloads, to note how to differentiate and to go back over the notes.
+No algorithm needs it to be understood. In an update with a batch of 100 that is a quarter of the time, spent on what is
+the same every time: to call layers, to choose kernels, to note how to differentiate and to go back over the notes.
 """
 import functools
 import operator
@@ -28,14 +28,14 @@ class Recorder:
     for each shape of the tensors and each value of other arguments. If an optimizer, an attribute of the method's
     object, has another learning rate or loads a state, recording starts anew; what else is replaced, a check finds.
     """
-    PERIOD = 1000                               # a recording takes as long as 200 calls, and makes up for it in 1000
+    PERIOD = 1000                               # a recording takes two seconds, which some 1500 calls make up for
 
     def __init__(self, function):
         self.function, self.owner = function, getattr(function, '__self__', SimpleNamespace())
         self.enabled, self.settings, self.calls, self.recordings = True, [], Counter(), {}
 
     def __call__(self, *args):
-        if not self.enabled or sys.gettrace() is not None:
+        if not self.enabled or debugging():
             return self.function(*args)
         settings = [x for part in vars(self.owner).values() if isinstance(part, torch.optim.Optimizer)
                     for x in (part.state, *[x for group in part.param_groups for x in group.values()])]
@@ -67,14 +67,20 @@ class Recorder:
         with Changes(self.owner) as called:
             outputs = self.function(*args)
         if not problem and called.state(outputs) != state:
-            problem = f'changes {", ".join(called.attributes()) or "tensors otherwise"}'
+            problem = f'it changes {", ".join(called.attributes()) or "tensors otherwise"}'
         if problem:
             self.enabled = False
             warnings.warn(f'{self.function.__qualname__} does what a recording cannot repeat, such as counting or '
-                          f'branching on a Python number ({problem}). It is called as it is from here on, which is '
-                          f'slower; if it did so before, up to {self.PERIOD} calls did not. See common/record_torch.py.',
-                          stacklevel=3)
+                          f'branching on a Python number ({problem}). From here on it is called as it is, which is '
+                          f'slower; but up to {self.PERIOD} calls before may have gone without what is new in it. To '
+                          f'be sure, leave out its Recorder.', stacklevel=3)
         return outputs
+
+
+def debugging():
+    """Whether a debugger or another tracer wants to see every line."""
+    monitoring = getattr(sys, 'monitoring', None)               # since Python 3.12
+    return sys.gettrace() is not None or bool(monitoring and monitoring.get_tool(monitoring.DEBUGGER_ID))
 
 
 def record(function, args):
@@ -84,6 +90,8 @@ def record(function, args):
     def with_numbers_later(*args):
         with NumbersLater():
             outputs = function(*args)
+        if not all(isinstance(output, NumberFromTensor) for output in outputs.values()):
+            raise TypeError('it returns other things than .item() and .numpy() of tensors')
         methods.update({name: output.method for name, output in outputs.items()})
         return {name: output.tensor for name, output in outputs.items()}
 
@@ -100,12 +108,13 @@ def record(function, args):
             setattr(module, name, node.target(getattr(module, source.target).detach(), *node.args[1:]))
             node.op, node.target, node.args = 'get_attr', name, ()
     graph.eliminate_dead_code()
-    for node in graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload):                          # slower to call than torch.mm
-            name = node.target.overloadpacket.__name__
-            plain = [getattr(torch, name, None), getattr(torch.Tensor, name, None), node.target]
-            node.target = next(f for f in plain if isinstance(f, (BuiltinFunctionType, MethodDescriptorType))
-                               or f is node.target)
+    for node in graph.nodes:                                # torch.mm is faster to call than torch.ops.aten.mm.default;
+        if isinstance(node.target, torch._ops.OpOverload) and 'reduction=' not in str(node.target._schema):
+            for place in (torch, torch.Tensor):             # of a loss alone, it has another default
+                plain = getattr(place, node.target.overloadpacket.__name__, None)
+                if isinstance(plain, (BuiltinFunctionType, MethodDescriptorType)):
+                    node.target = plain
+                    break
     output = graph.output_node()
     with graph.inserting_before(output):
         output.args = ({name: graph.call_method(methods[name], (node,)) for name, node in output.args[0].items()},)
@@ -114,43 +123,43 @@ def record(function, args):
     return functools.partial(type(module).forward, SimpleNamespace(**constants))    # a module finds them more slowly
 
 
-class Later:
+class NumberFromTensor:
     """A number or an array that will be known when a recording is played; to use it now is an error."""
 
     def __init__(self, tensor, method):
         self.tensor, self.method = tensor, method
 
     def refuse(self, *_):
-        raise TypeError('a number is taken out of a tensor, and used')
+        raise TypeError('it takes a number out of a tensor, and uses it')
     __array__ = __bool__ = __eq__ = __float__ = __repr__ = refuse
 
 
 class NumbersLater(TorchFunctionMode):
-    """Inside of it, .item() and .numpy() give a Later."""
+    """Inside of it, .item() and .numpy() give a NumberFromTensor."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function in (torch.Tensor.item, torch.Tensor.numpy):
-            return Later(*args, function.__name__)
+            return NumberFromTensor(*args, function.__name__)
         return function(*args, **(kwargs or {}))
 
 
-def tensors_in(tree):
-    return [x for x in tree_leaves(tree) if type(x) in (torch.Tensor, torch.nn.Parameter)]    # not make_fx's own kinds
-
-
 class Changes(TorchDispatchMode):
-    """Notes what is changed inside of it: tensors, PyTorch's random state, attributes of an object."""
+    """Notes what is changed inside of it: tensors, their .grad, PyTorch's random state, attributes of an object."""
 
     def __init__(self, owner):
         super().__init__()
         self.owner, self.random_state, self.before = owner, torch.get_rng_state(), dict(vars(owner))
-        self.tensors, self.made = {}, set()                     # {place: (tensor, before)}; memory made inside
+        self.tensors, self.grads, self.made = {}, {}, set()         # before; before; memory that is made inside
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        written = tensors_in([x for argument, x in zip(function._schema.arguments, args) if argument.is_write])
-        for x in written:
+        named = dict(zip([argument.name for argument in function._schema.arguments], args), **(kwargs or {}))
+        written = [named.get(argument.name) for argument in function._schema.arguments if argument.is_write]
+        for x in tensors_in(written):
             if x.untyped_storage().data_ptr() not in self.made:
                 self.tensors.setdefault((x.data_ptr(), x.shape, x.stride()), (x, x.clone()))
+        for x in tensors_in(args):
+            if x.is_leaf and x.requires_grad:
+                self.grads.setdefault(id(x), (x, x.grad))
         outputs = function(*args, **(kwargs or {}))
         if not written and not function.is_view:
             self.made.update(x.untyped_storage().data_ptr() for x in tensors_in(outputs))
@@ -161,7 +170,7 @@ class Changes(TorchDispatchMode):
         return [name for name, value in vars(self.owner).items() if self.before.get(name, self) is not value]
 
     def state(self, outputs):
-        """All that has been changed, and the outputs, to the last bit."""
+        """All that has been changed, .grad aside, and the outputs: to the last bit."""
         tensors = {place: x.detach().numpy().tobytes() for place, (x, _) in self.tensors.items()}
         outputs = {name: np.asarray(output).tobytes() for name, output in outputs.items()}
         return tensors, outputs, self.attributes(), torch.get_rng_state().tolist()
@@ -169,8 +178,15 @@ class Changes(TorchDispatchMode):
     @torch.no_grad()
     def undo(self):
         """Put back what has been changed."""
-        for tensor, before in reversed(self.tensors.values()):              # views of one memory: the first one last
-            tensor.copy_(before)
+        for x, before in reversed(self.tensors.values()):           # of views of one memory, the first one last
+            x.copy_(before)
+        for x, grad in self.grads.values():
+            x.grad = grad
         torch.set_rng_state(self.random_state)
         vars(self.owner).clear()
         vars(self.owner).update(self.before)
+
+
+def tensors_in(tree):
+    """The tensors in nested lists, without those of make_fx's own kinds."""
+    return [x for x in tree_leaves(tree) if type(x) in (torch.Tensor, torch.nn.Parameter)]

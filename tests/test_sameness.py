@@ -14,8 +14,8 @@ FAMILIES = ('vpg', 'ppo', 'trpo'), ('ddpg', 'td3', 'sac')
 BUDGETS = {
     ('vpg_torch', 'ppo_torch'): 25,
     ('ppo_torch', 'trpo_torch'): 79,
-    ('ddpg_torch', 'td3_torch'): 35,
-    ('td3_torch', 'sac_torch'): 87,
+    ('ddpg_torch', 'td3_torch'): 40,
+    ('td3_torch', 'sac_torch'): 92,
     ('vpg_tf1', 'ppo_tf1'): 27,
     ('ppo_tf1', 'trpo_tf1'): 89,
     ('ddpg_tf1', 'td3_tf1'): 48,
@@ -23,9 +23,9 @@ BUDGETS = {
     ('vpg_torch', 'vpg_tf1'): 180,
     ('ppo_torch', 'ppo_tf1'): 198,
     ('trpo_torch', 'trpo_tf1'): 218,
-    ('ddpg_torch', 'ddpg_tf1'): 147,
+    ('ddpg_torch', 'ddpg_tf1'): 148,
     ('td3_torch', 'td3_tf1'): 172,
-    ('sac_torch', 'sac_tf1'): 187,
+    ('sac_torch', 'sac_tf1'): 188,
 }
 
 

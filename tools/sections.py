@@ -88,8 +88,7 @@ SHARED = (
     ('Losses.compute_backup', 'sac', TWINS),
     ('Losses.compute_loss_q', 'td3 sac', EACH),
     ('Update.Agent.act', 'ddpg td3', EACH),
-    ('Update.Agent.update', 'ddpg td3 sac', TORCH),
-    ('Update.Agent.update', 'ddpg sac', TF1),
+    ('Update.Agent.update', 'ddpg sac', EACH),
     ('Update.Agent.refresh_policy', 'ddpg td3 sac', TF1),
     ('Update.Agent.run', 'ddpg td3 sac', TF1),
 )
