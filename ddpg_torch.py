@@ -161,8 +161,8 @@ class Agent:
         self.params, self.params_targ = (list(ac.parameters()) for ac in (self.ac, self.ac_targ))
         self.low, self.high = env.action_space.low, env.action_space.high
         self.updates = 0
-        if type(self.ac) is MLPActorCritic and num_procs() == 1:
-            self.update_once = Recorder(self.update_once)       # faster, to the same numbers; leave it out to debug
+        # Played back from a recording after a while: the same bits in less time. To debug it, leave this line out.
+        self.update_once = Recorder(self.update_once, type(self.ac) is MLPActorCritic and num_procs() == 1)
 
     def act(self, obs, noise=None):
         """An action for one observation: the policy's and, if there is noise, act_noise half-ranges of it."""

@@ -190,8 +190,8 @@ class Agent:
         self.alpha_optimizer = Adam(self.temperature.parameters(), lr=args.lr)
         self.target_entropy = np.sum(np.log((self.high - self.low) / 2) - 1)    # -act_dim, in half-ranges of the action
         self.updates = 0
-        if type(self.ac) is MLPActorCritic and num_procs() == 1:
-            self.update_once = Recorder(self.update_once)       # faster, to the same numbers; leave it out to debug
+        # Played back from a recording after a while: the same bits in less time. To debug it, leave this line out.
+        self.update_once = Recorder(self.update_once, type(self.ac) is MLPActorCritic and num_procs() == 1)
 
     def act(self, obs, noise=None):
         """An action for one observation; without noise, the deterministic one."""

@@ -30,9 +30,9 @@ class Recorder:
     """
     PERIOD = 1000                               # a recording takes two seconds, which some 1500 calls make up for
 
-    def __init__(self, function):
+    def __init__(self, function, enabled=True):
         self.function, self.owner = function, getattr(function, '__self__', SimpleNamespace())
-        self.enabled, self.settings, self.calls, self.recordings = True, [], Counter(), {}
+        self.enabled, self.settings, self.calls, self.recordings = enabled, [], Counter(), {}
 
     def __call__(self, *args):
         if not self.enabled or debugging():

@@ -2,6 +2,7 @@
 import importlib
 import sys
 import warnings
+from collections import defaultdict
 from copy import deepcopy
 
 import numpy as np
@@ -96,19 +97,26 @@ def test_other_shapes_have_recordings_of_their_own():
     assert len(agents[0].update_once.recordings) == 2
 
 
-def test_a_loaded_or_changed_optimizer_is_noticed_at_once():
+def load_state(optimizer):
+    optimizer.load_state_dict(deepcopy(optimizer.state_dict()))
+
+
+def replace_state(optimizer):
+    optimizer.state = defaultdict(dict, {p: deepcopy(state) for p, state in optimizer.state.items()})
+
+
+def change_lr(optimizer):
+    optimizer.param_groups[0]['lr'] = 0.1
+
+
+@pytest.mark.parametrize('change', [load_state, replace_state, change_lr])
+def test_another_state_of_an_optimizer_is_noticed_at_once(change):
     agents, rng = [make_agent('sac', recorded) for recorded in (True, False)], np.random.default_rng(1)
     recorder = agents[0].update_once
     assert_same(agents, rng, 12)
     for agent in agents:
-        agent.pi_optimizer.load_state_dict(deepcopy(agent.pi_optimizer.state_dict()))
+        change(agent.pi_optimizer)
     assert recorder.recordings
-    assert_same(agents, rng, 1)
-    assert not recorder.recordings
-    assert_same(agents, rng, 12)
-    assert recorder.recordings
-    for agent in agents:
-        agent.q_optimizer.param_groups[0]['lr'] = 0.1
     assert_same(agents, rng, 5)
     assert not recorder.recordings
     assert_same(agents, rng, 12)
@@ -118,11 +126,11 @@ def test_a_loaded_or_changed_optimizer_is_noticed_at_once():
 def test_networks_of_ones_own_and_several_processes_are_not_recorded(monkeypatch):
     for algo in ('ddpg', 'td3', 'sac'):
         file = importlib.import_module(f'{algo}_torch')
-        assert isinstance(make_agent(algo).update_once, Recorder)
+        assert make_agent(algo).update_once.enabled
         own = type('Own', (file.MLPActorCritic,), {})
-        assert not isinstance(make_agent(algo, actor_critic=own).update_once, Recorder)
+        assert not make_agent(algo, actor_critic=own).update_once.enabled
         monkeypatch.setattr(file, 'num_procs', lambda: 2)
-        assert not isinstance(make_agent(algo).update_once, Recorder)
+        assert not make_agent(algo).update_once.enabled
 
 
 # Functions that are more than their operations on tensors.
@@ -209,6 +217,13 @@ def test_random_numbers_of_pytorch_are_drawn_alike():
     assert run(add_noise).recordings
 
 
+def test_the_default_of_a_loss_is_kept():
+    """torch.binary_cross_entropy_with_logits(x, y) alone does not take the mean, unlike the operation behind it."""
+    def entropy(self, loss):
+        return dict(Entropy=nn.functional.binary_cross_entropy_with_logits(self.layer.bias, torch.ones(2)).item())
+    assert run(entropy).recordings
+
+
 def test_an_out_argument_is_noticed():
     def double(self, loss):
         with torch.no_grad():
@@ -257,6 +272,37 @@ def test_a_branch_that_is_taken_later_is_noticed_by_the_next_check():
         before = learner.layer.bias.clone()
         recorder(x)
     assert (learner.layer.bias - before).abs().max() < 0.1                  # a step of Adam; the recording would add 1
+
+
+@pytest.mark.parametrize('what', ['tensor', 'output'])
+def test_a_difference_in_tensors_or_outputs_alone_is_noticed(what):
+    weight, factors = torch.zeros(3), dict(tensor=1, output=1)
+
+    def add(x):
+        weight.add_(x * factors['tensor'])
+        return dict(Sum=(x * factors['output']).sum().item())
+    recorder = Recorder(add)
+    for _ in range(19):
+        recorder(torch.ones(3))
+    assert recorder.recordings and weight.tolist() == [19, 19, 19]
+    factors[what] = 2
+    with pytest.warns(UserWarning, match='tensors otherwise'):
+        assert recorder(torch.ones(3)) == dict(Sum=3 * factors['output'])
+    assert weight.tolist() == [19 + factors['tensor']] * 3
+
+
+def test_views_of_one_memory_are_put_back():
+    weights = torch.zeros(3), torch.zeros(3)
+
+    def add(x, weight=weights[0]):
+        weight[:2].add_(x[:2])
+        weight.mul_(0.9)
+        return dict(Sum=weight.sum().item())
+    recorder = Recorder(add)
+    for _ in range(25):
+        assert recorder(torch.ones(3)) == add(torch.ones(3), weights[1])
+        assert torch.equal(*weights)
+    assert recorder.recordings
 
 
 def test_a_value_of_an_argument_has_its_own_recording():

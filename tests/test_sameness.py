@@ -23,9 +23,9 @@ BUDGETS = {
     ('vpg_torch', 'vpg_tf1'): 180,
     ('ppo_torch', 'ppo_tf1'): 198,
     ('trpo_torch', 'trpo_tf1'): 218,
-    ('ddpg_torch', 'ddpg_tf1'): 148,
-    ('td3_torch', 'td3_tf1'): 172,
-    ('sac_torch', 'sac_tf1'): 188,
+    ('ddpg_torch', 'ddpg_tf1'): 147,
+    ('td3_torch', 'td3_tf1'): 171,
+    ('sac_torch', 'sac_tf1'): 187,
 }
 
 
