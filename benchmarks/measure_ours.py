@@ -117,8 +117,8 @@ def off_policy_window(updates, **hooks):
 
 
 def off_policy_arguments(updates, batch):
-    return dict(batch_size=batch, start_steps=FILLED, update_after=FILLED, steps_per_epoch=FILLED + WARM + updates + 100,
-                epochs=1, num_test_episodes=0)
+    return dict(batch_size=batch, start_steps=FILLED, update_after=FILLED, num_test_episodes=0, epochs=1,
+                steps_per_epoch=FILLED + WARM + updates + 100)
 
 
 # ---- The measurements
