@@ -2,7 +2,7 @@
 
 The idea: learn the value q(obs, act) of every action from all experience so far, kept in a replay buffer, and let a
 deterministic policy climb it: the gradient of q by its action says how to change the action, and so the policy. Two
-devices keep this stable: the targets of q come from slowly moving copies of the networks, and noise on the actions
+devices keep this stable: the targets of q come from target networks, which follow slowly, and noise on the actions
 explores.
 
 The equations, in the names of the code:
@@ -13,8 +13,8 @@ The equations, in the names of the code:
 
 Paper: Lillicrap et al. 2016, Continuous Control with Deep Reinforcement Learning, arXiv:1509.02971.
 
-Its neighbours: td3_torch.py mends its overestimated q with three changes, sac_torch.py learns a random policy with a
-bonus for its entropy, and ddpg_tf1.py is this file in TensorFlow-1 style.
+Its neighbours: td3_torch.py fixes the overestimated q with three changes, sac_torch.py learns a stochastic policy with
+an entropy bonus, and ddpg_tf1.py is this file in TensorFlow-1 style.
 
 Run it:
     python ddpg_torch.py --env Pendulum-v1 --epochs 5 --start_steps 1000
@@ -28,73 +28,64 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from torch import nn
+from torch.optim import Adam
 
 from common.env_tools import make_env
-from common.fast_torch import Adam, Linear, ReLU, Sequential
 from common.logx import EpochLogger
-from common.mpi_pytorch import (get_state, init_weights, mpi_avg_grads, set_state, setup_pytorch_for_mpi, setup_saver,
-                                sync_params, zero_grads)
+from common.mpi_pytorch import mpi_avg_grads, setup_pytorch_for_mpi, setup_saver, sync_params
 from common.mpi_tools import num_procs, proc_id
-from common.numpy_mlp import numpy_mlp
-from common.record_torch import Recorder
 from common.run_utils import command_line
 
 
 # %% Networks
-def mlp(sizes, activation, output_activation=nn.Identity):
-    """A multilayer perceptron: (batch, sizes[0]) -> (batch, sizes[-1])."""
-    layers = []
+def linear(n_in, n_out, rng):
+    """A linear layer. Uniform in +-1/sqrt(n_in) is PyTorch's default too; drawn from rng, the twin's is the same."""
+    layer = nn.Linear(n_in, n_out)
+    for p in layer.parameters():                                            # the weight, then the bias
+        p.data = torch.as_tensor(rng.uniform(-1, 1, p.shape) / np.sqrt(n_in), dtype=torch.float32)
+    return layer
+
+
+def mlp(sizes, activation, rng, output_activation=nn.Identity):
+    """A multilayer perceptron: (batch, ...) -> (batch, sizes[-1])."""
+    layers = [nn.Flatten()]
     for n_in, n_out in zip(sizes[:-2], sizes[1:-1]):
-        layers += [Linear(n_in, n_out), activation()]
-    return Sequential(*layers, Linear(*sizes[-2:]), output_activation())
-
-
-def numpy_policy(params, activation, action_space):
-    """act(obs) for one observation, in numpy."""
-    net = numpy_mlp(params, activation)
-    center, half_range = (action_space.high + action_space.low) / 2, (action_space.high - action_space.low) / 2
-    return lambda obs: center + half_range * np.tanh(net(obs))
+        layers += [linear(n_in, n_out, rng), activation()]
+    return nn.Sequential(*layers, linear(*sizes[-2:], rng), output_activation())
 
 
 class MLPActor(nn.Module):
-    """A deterministic policy: tanh brings every dimension of the action between its own bounds."""
-    def __init__(self, obs_dim, act_dim, hidden_sizes, activation, low, high):
+    """A deterministic policy: tanh brings every dimension of the action into [-1, 1]."""
+    def __init__(self, obs_dim, act_dim, hidden_sizes, activation, rng):
         super().__init__()
-        self.net = mlp([obs_dim, *hidden_sizes, act_dim], activation)
-        self.register_buffer('center', torch.as_tensor((high + low) / 2))
-        self.register_buffer('half_range', torch.as_tensor((high - low) / 2))
+        self.net = mlp([obs_dim, *hidden_sizes, act_dim], activation, rng, nn.Tanh)
 
     def forward(self, obs):
-        return self.center + self.half_range * torch.tanh(self.net(obs.flatten(1)))     # (batch, act_dim)
+        return self.net(obs)                                    # (batch, act_dim)
 
 
 class MLPQFunction(nn.Module):
     """The value of an action in an observation, under the policy."""
-    def __init__(self, obs_dim, act_dim, hidden_sizes, activation):
+    def __init__(self, obs_dim, act_dim, hidden_sizes, activation, rng):
         super().__init__()
-        self.q = mlp([obs_dim + act_dim, *hidden_sizes, 1], activation)
+        self.q = mlp([obs_dim + act_dim, *hidden_sizes, 1], activation, rng)
 
     def forward(self, obs, act):
         return self.q(torch.cat([obs.flatten(1), act], dim=-1)).squeeze(-1)     # squeeze: (batch,), as rew is
 
 
 class MLPActorCritic(nn.Module):
-    """Policy and action value. One of your own (a CNN, say) has pi(obs), q(obs, act) and act(obs, deterministic)."""
-    def __init__(self, observation_space, action_space, hidden_sizes=(256, 256), activation=ReLU):
+    """The policy and the action-value function.
+
+    One of your own (a CNN, say) is an nn.Module made from the same arguments, with two modules, which may share
+    layers: pi(obs) -> actions in [-1, 1] (batch, act_dim);
+    q(obs, act) -> values (batch,). It need not use rng, which draws the initial weights.
+    """
+    def __init__(self, observation_space, action_space, rng, hidden_sizes=(256, 256), activation=nn.ReLU):
         super().__init__()
         obs_dim, act_dim = int(np.prod(observation_space.shape)), action_space.shape[0]
-        low, high = action_space.low, action_space.high
-        self.pi = MLPActor(obs_dim, act_dim, hidden_sizes, activation, low, high)
-        self.q = MLPQFunction(obs_dim, act_dim, hidden_sizes, activation)
-        self.activation, self.action_space = activation, action_space
-
-    def policy(self):
-        """numpy_policy on the parameters' own memory."""
-        return numpy_policy([p.detach().numpy() for p in self.pi.net.parameters()], self.activation, self.action_space)
-
-    def act(self, obs, deterministic=False):
-        """The action for one observation; this policy is always deterministic."""
-        return self.policy()(np.asarray(obs, dtype=np.float32))
+        self.pi = MLPActor(obs_dim, act_dim, hidden_sizes, activation, rng)
+        self.q = MLPQFunction(obs_dim, act_dim, hidden_sizes, activation, rng)
 
 
 # %% Buffer
@@ -102,24 +93,24 @@ class ReplayBuffer:
     """The latest experience of one process. A transition is one row of one array, so that one index draws a batch."""
     def __init__(self, obs_shape, act_dim, size):
         self.obs_shape, obs_dim = obs_shape, int(np.prod(obs_shape))
-        self.cuts = np.cumsum([obs_dim, act_dim, 1, obs_dim])
-        self.data = np.zeros((size, self.cuts[-1] + 1), dtype=np.float32)
+        self.field_ends = np.cumsum([obs_dim, act_dim, 1, obs_dim])     # of obs, act, rew and next_obs in a row
+        self.data = np.zeros((size, self.field_ends[-1] + 1), dtype=np.float32)
         self.ptr, self.size, self.count = 0, 0, 0                       # the next row, rows filled, rows ever stored
 
     def store(self, obs, act, rew, next_obs, terminated):
         """Keep one transition, in place of the oldest when the buffer is full."""
-        row, (obs_end, act_end, rew_end, next_obs_end) = self.data[self.ptr], self.cuts
+        row, (obs_end, act_end, rew_end, next_obs_end) = self.data[self.ptr], self.field_ends
         row[:obs_end], row[obs_end:act_end], row[act_end] = obs.reshape(-1), act, rew
         row[rew_end:next_obs_end], row[next_obs_end] = next_obs.reshape(-1), terminated
         self.ptr = (self.ptr + 1) % len(self.data)
         self.size, self.count = min(self.size + 1, len(self.data)), self.count + 1
 
-    def sample_batch(self, rng, *shape):
-        """Transitions drawn with replacement: (batch_size), or (batches, batch_size) for many batches at once."""
-        rows = self.data[rng.integers(self.size, size=shape)]
-        obs, act, rew, next_obs, terminated = np.split(rows, self.cuts, axis=-1)
-        obs, next_obs = obs.reshape(*shape, *self.obs_shape), next_obs.reshape(*shape, *self.obs_shape)
-        return dict(obs=obs, act=act, rew=rew[..., 0], next_obs=next_obs, terminated=terminated[..., 0])
+    def sample_batch(self, rng, batch_size):
+        """Transitions drawn uniformly, with replacement."""
+        rows = self.data[rng.integers(self.size, size=batch_size)]
+        obs, act, rew, next_obs, terminated = np.split(rows, self.field_ends, axis=1)
+        obs, next_obs = obs.reshape(-1, *self.obs_shape), next_obs.reshape(-1, *self.obs_shape)
+        return dict(obs=obs, act=act, rew=rew[:, 0], next_obs=next_obs, terminated=terminated[:, 0])
 
 
 # %% Losses
@@ -130,7 +121,8 @@ def compute_backup(rew, terminated, next_q, gamma):
 
 def compute_loss_q(q, backup):
     """loss_q = mean( (q(obs, act) - backup)^2 )"""
-    return nn.functional.mse_loss(q, backup)
+    assert len(q.shape) == len(backup.shape) == 1, '(batch,) minus (batch, 1) would broadcast silently'
+    return ((q - backup)**2).mean()
 
 
 def compute_loss_pi(q_pi):
@@ -141,63 +133,65 @@ def compute_loss_pi(q_pi):
 # %% Update
 class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
-    columns_with_spread, columns = ['QVals'], ['LossPi', 'LossQ']
-    noises = 0                                                  # noise arrays, (batch, act_dim), for an update
+    columns_with_min_and_max, columns_average_only = ['QVals'], ['LossPi', 'LossQ']
+    noise_arrays = 0                                            # standard normal, (batch, act_dim) each, for an update
 
     def __init__(self, env, rng, args):
-        setup_pytorch_for_mpi()
-        torch.manual_seed(rng.integers(2**31))                  # for networks of your own: ours draw from rng alone
-        self.ac = args.actor_critic(env.observation_space, env.action_space, **args.ac_kwargs)
-        self.args, self.policy = args, None
-        if isinstance(self.ac, MLPActorCritic):
-            init_weights(self.ac, rng)
-            self.policy = self.ac.policy()
-        sync_params(self.ac)
+        self.args = args
+        setup_pytorch_for_mpi(rng.integers(2**31))              # for layers that draw themselves, such as dropout
+        self.ac = args.actor_critic(env.observation_space, env.action_space, rng, **args.ac_kwargs)
+        sync_params(self.ac.eval())                             # in mode train() only while it is trained
         self.ac_targ = deepcopy(self.ac).requires_grad_(False)
-        self.pi, self.q = self.ac.pi, nn.ModuleList([self.ac.q])
-        self.pi_optimizer = Adam(self.pi.parameters(), lr=args.pi_lr)
-        self.q_optimizer = Adam(self.q.parameters(), lr=args.q_lr)
-        self.pi_params = [p for p in self.pi.parameters() if p.requires_grad]
-        self.params, self.params_targ = (list(ac.parameters()) for ac in (self.ac, self.ac_targ))
-        self.low, self.high = env.action_space.low, env.action_space.high
+        self.pi_optimizer = Adam(self.ac.pi.parameters(), lr=args.pi_lr, fused=True)
+        self.q_optimizer = Adam(self.ac.q.parameters(), lr=args.q_lr, fused=True)
         self.updates = 0
-        # Played back from a recording after a while: the same bits in less time. To debug it, leave this line out.
-        self.update_once = Recorder(self.update_once, type(self.ac) is MLPActorCritic and num_procs() == 1)
 
-    def act(self, obs, noise=None):
-        """An action for one observation: the policy's and, if there is noise, act_noise half-ranges of it."""
-        act = self.policy(obs) if self.policy else self.ac.act(torch.as_tensor(obs), deterministic=True)
-        if noise is not None:
-            act = np.clip(act + self.args.act_noise * (self.high - self.low) / 2 * noise, self.low, self.high)
-        return act
+    def act(self, obs, noise=0):
+        """An action for one observation, by the network itself; without noise, the deterministic one."""
+        with torch.inference_mode():
+            act = self.ac.pi(torch.as_tensor(obs, dtype=torch.float32)[None])[0].numpy()
+        return np.clip(act + self.args.act_noise * noise, -1, 1)
 
-    def update(self, batches, noise):
-        """One update on each batch, in turn; returns a list of what is logged about them."""
-        arrays = [torch.as_tensor(array) for array in (*batches.values(), noise)]
-        self.updates += len(noise)
-        return [self.update_once(*batch) for batch in zip(*arrays)]
+    def update(self, batch, noise):
+        """One step of q, one of the policy, and the target networks after them; returns what is logged about it."""
+        obs, act, rew, next_obs, terminated = [torch.as_tensor(batch[key]) for key in
+                                               ('obs', 'act', 'rew', 'next_obs', 'terminated')]
+        self.updates += 1
+        self.ac.train()                                         # dropout drops out in training, and not in acting
 
-    def update_once(self, obs, act, rew, next_obs, terminated, noise):
-        """One step of q, one of the policy, and the targets after them; returns what is logged about it."""
         with torch.no_grad():
             next_q = self.ac_targ.q(next_obs, self.ac_targ.pi(next_obs))
             backup = compute_backup(rew, terminated, next_q, self.args.gamma)
         q = self.ac.q(obs, act)
         loss_q = compute_loss_q(q, backup)
-        zero_grads(self.q)                                      # optimizer.zero_grad() would give up the flat buffer
+        self.q_optimizer.zero_grad()
         loss_q.backward()
-        mpi_avg_grads(self.q)
+        mpi_avg_grads(self.ac.q)
         self.q_optimizer.step()
 
         loss_pi = compute_loss_pi(self.ac.q(obs, self.ac.pi(obs)))
-        zero_grads(self.pi)
-        loss_pi.backward(inputs=self.pi_params)                 # q is frozen: no gradient for it is even computed
-        mpi_avg_grads(self.pi)
+        self.pi_optimizer.zero_grad()
+        # Only the policy's own gradient is computed: the parameters of q are frozen in this step.
+        loss_pi.backward(inputs=[p for p in self.ac.pi.parameters() if p.requires_grad])
+        mpi_avg_grads(self.ac.pi)
         self.pi_optimizer.step()
 
-        with torch.no_grad():
-            torch._foreach_lerp_(self.params_targ, self.params, 1 - self.args.polyak)
-        return dict(QVals=q.detach().numpy(), LossPi=loss_pi.item(), LossQ=loss_q.item())
+        self.ac.eval()
+        with torch.no_grad():                                   # target = polyak target + (1 - polyak) main
+            for p_targ, p in zip(self.ac_targ.parameters(), self.ac.parameters()):
+                p_targ.lerp_(p, 1 - self.args.polyak)
+            for buffer_targ, buffer in zip(self.ac_targ.buffers(), self.ac.buffers()):     # of BatchNorm, say
+                buffer_targ.copy_(buffer)
+        metrics = dict(QVals=q, LossPi=loss_pi, LossQ=loss_q)
+        return {key: value.detach().numpy() for key, value in metrics.items()}
+
+    def get_state(self):
+        """What resuming needs, equal on all processes: networks and optimizers."""
+        return {name: part.state_dict() for name, part in vars(self).items() if hasattr(part, 'state_dict')}
+
+    def set_state(self, state):
+        for name, part in state.items():
+            getattr(self, name).load_state_dict(part)
 
 
 # %% Evaluation
@@ -215,21 +209,21 @@ def test_agent(agent, test_env, logger, num_test_episodes, max_ep_len):
 # %% Training
 def ddpg(
     env_fn,                             # function without arguments that makes the environment
-    actor_critic=MLPActorCritic,        # the networks, made from (observation_space, action_space, **ac_kwargs)
+    actor_critic=MLPActorCritic,        # the networks, made from (observation_space, action_space, rng, **ac_kwargs)
     ac_kwargs=dict(),                   # its keyword arguments: hidden_sizes, activation
-    seed=0,                             # of all random numbers; every process adds 10000 times its number
+    seed=0,                             # of all random numbers; process i uses seed + 10000 i
     steps_per_epoch=4000,               # environment steps in an epoch, of all processes together
     epochs=100,                         # epochs; each ends with test episodes
     replay_size=int(1e6),               # transitions kept for replay, of all processes together
     gamma=0.99,                         # discount of the future, per step
-    polyak=0.995,                       # how much of the target networks stays at each update
+    polyak=0.995,                       # target = polyak target + (1 - polyak) main, at each update
     pi_lr=1e-3,                         # learning rate of the policy
     q_lr=1e-3,                          # learning rate of q
     batch_size=100,                     # transitions in an update, shared out among the processes
     start_steps=10000,                  # steps with uniformly random actions before the policy acts
     update_after=1000,                  # steps before the first update
     update_every=50,                    # steps from one group of updates to the next; there is one update for each step
-    act_noise=0.1,                      # standard deviation of the exploration noise, in half-ranges of the action
+    act_noise=0.1,                      # standard deviation of the exploration noise on actions in [-1, 1]
     num_test_episodes=10,               # test episodes at the end of an epoch
     max_ep_len=1000,                    # longest episode; a longer one is truncated
     logger_kwargs=dict(),               # arguments of EpochLogger: where the results go
@@ -239,13 +233,12 @@ def ddpg(
     args = SimpleNamespace(**locals())
     seed += 10000 * proc_id()
     rng = np.random.default_rng(seed)
-    env, test_env = (make_env(env_fn, discrete_actions=False) for _ in range(2))
+    env, test_env = (make_env(env_fn, off_policy=True) for _ in range(2))
     env.action_space.seed(seed)
     agent = Agent(env, rng, args)
     local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
     act_dim = env.action_space.shape[0]
     buf = ReplayBuffer(env.observation_space.shape, act_dim, replay_size // num_procs())
-    max_batches = max(2**24 // (local_batch * buf.data.shape[1]), 1)        # at once: 64 MB of rows
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args))
     setup_saver(agent, logger)
@@ -254,9 +247,10 @@ def ddpg(
     (obs, _), ep_ret, ep_len, start_epoch = env.reset(seed=seed), 0, 0, 0
     saved = logger.load_state(replay=buf)               # None, except for a run that is resumed
     if saved:
-        set_state(agent, rng, saved)
-        test_env.set_state(saved['test_env'])
-        obs, (ep_ret, ep_len, agent.updates, start_epoch) = env.set_state(saved['env']), saved['counters']
+        agent.set_state(saved['agent'])
+        rng.bit_generator.state = saved['rng']
+        test_env.replay_episode(saved['test_env'])
+        obs, (ep_ret, ep_len, agent.updates, start_epoch) = env.replay_episode(saved['env']), saved['counters']
 
     for epoch in range(start_epoch, epochs):
         for t in logger.progress(local_steps, epoch, epochs):
@@ -264,7 +258,7 @@ def ddpg(
             if steps > start_steps:
                 act = agent.act(obs, rng.standard_normal(act_dim, dtype=np.float32))
             else:
-                act = rng.uniform(env.action_space.low, env.action_space.high).astype(np.float32)
+                act = rng.uniform(-1, 1, act_dim).astype(np.float32)
             next_obs, rew, terminated, truncated, _ = env.step(act)
             buf.store(obs, act, rew, next_obs, terminated)
             obs, ep_ret, ep_len = next_obs, ep_ret + rew, ep_len + 1
@@ -273,12 +267,10 @@ def ddpg(
                 logger.store(EpRet=ep_ret, EpLen=ep_len)
                 (obs, _), ep_ret, ep_len = env.reset(), 0, 0
 
-            due = steps // update_every * update_every - update_after
-            while agent.updates < due:
-                n = min(due - agent.updates, max_batches)
-                noise = rng.standard_normal((n, agent.noises, local_batch, act_dim), dtype=np.float32)
-                for metrics in agent.update(buf.sample_batch(rng, n, local_batch), noise):
-                    logger.store(**metrics)
+            updates_due = steps // update_every * update_every - update_after
+            while agent.updates < updates_due:
+                noise = rng.standard_normal((agent.noise_arrays, local_batch, act_dim), dtype=np.float32)
+                logger.store(**agent.update(buf.sample_batch(rng, local_batch), noise))
 
         test_agent(agent, test_env, logger, num_test_episodes, max_ep_len)
 
@@ -288,16 +280,16 @@ def ddpg(
         logger.log_tabular('EpLen', average_only=True)
         logger.log_tabular('TestEpLen', average_only=True)
         logger.log_tabular('TotalEnvInteracts', steps)
-        for key in agent.columns_with_spread:
+        for key in agent.columns_with_min_and_max:
             logger.log_tabular(key, with_min_and_max=True)
-        for key in agent.columns:
+        for key in agent.columns_average_only:
             logger.log_tabular(key, average_only=True)
         logger.log_tabular('Time', time.time() - logger.start_time)
         logger.dump_tabular()
         if epoch % save_freq == 0 or epoch == epochs - 1:
-            state = dict(get_state(agent, rng), env=env.get_state(), test_env=test_env.get_state(),
-                         counters=(ep_ret, ep_len, agent.updates, epoch + 1))
-            logger.save_state(state, itr=epoch, replay=buf)
+            logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
+                                   test_env=test_env.episode_state(),
+                                   counters=(ep_ret, ep_len, agent.updates, epoch + 1)), itr=epoch, replay=buf)
     return agent
 
 

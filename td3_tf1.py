@@ -1,11 +1,12 @@
 """Twin Delayed DDPG (TD3).
 
-The idea: DDPG's policy finds the errors of q and climbs them, so q is overestimated. Three changes mend that: there are
-two q's, learned alike, and the smaller one makes the target; the target's action is blurred with a little noise, so
-that a narrow peak of q is not worth climbing; and the policy and the targets move more seldom than q.
+The idea: DDPG's policy finds the errors of q and climbs them, so q comes to overestimate. Three changes fix that.
+Clipped double-Q learning: two q functions are learned alike, and the smaller value makes the target. Target policy
+smoothing: noise on the target's action averages narrow peaks of q away. Delayed policy updates: the policy and the
+target networks are updated less often than q.
 
 The equations, in the names of the code:
-    next_act = pi_targ(next_obs) + clip(target_noise noise, -noise_clip, noise_clip),  in half-ranges, within the bounds
+    next_act = clip( pi_targ(next_obs) + clip(target_noise noise, -noise_clip, noise_clip), -1, 1 )
     backup   = rew + gamma (1 - terminated) min( q1_targ(next_obs, next_act), q2_targ(next_obs, next_act) )
     loss_q   = mean( (q1(obs, act) - backup)^2 ) + mean( (q2(obs, act) - backup)^2 )
     loss_pi  = -mean( q1(obs, pi(obs)) ),                by the parameters of pi alone, every policy_delay updates
@@ -14,8 +15,8 @@ The equations, in the names of the code:
 Paper: Fujimoto, van Hoof and Meger 2018, Addressing Function Approximation Error in Actor-Critic Methods,
 arXiv:1802.09477.
 
-Its neighbours: ddpg_tf1.py is without the three changes, sac_tf1.py has the two q's but a random policy with a
-bonus for its entropy, and td3_torch.py is this file in PyTorch.
+Its neighbours: ddpg_tf1.py is without the three changes, sac_tf1.py learns a stochastic policy with an entropy
+bonus, updated as often as q, and td3_torch.py is this file in PyTorch.
 
 Run it:
     python td3_tf1.py --env Pendulum-v1 --epochs 5 --start_steps 1000
@@ -23,68 +24,92 @@ Run it:
 """
 # %% Imports
 import time
+from copy import deepcopy
 from types import SimpleNamespace
 
 import numpy as np
 
 from common.env_tools import make_env
-from common.fast_tf import for_each
 from common.logx import EpochLogger
-from common.mpi_tf import (MpiAdamOptimizer, get_state, init_weights, set_state, setup_saver,
-                           setup_tf_for_mpi, sync_all_params, tf)
+from common.mpi_tf import MpiAdamOptimizer, init_variables, setup_saver, setup_tf_for_mpi, tf
 from common.mpi_tools import num_procs, proc_id
-from common.numpy_mlp import numpy_mlp
 from common.run_utils import command_line
 
 
 # %% Networks
-def placeholder(shape=()):
-    """An input of the graph: (batch, *shape)."""
-    return tf.placeholder(tf.float32, (None, *shape))
+def flatten(x):
+    """(batch, ...) -> (batch, numbers)"""
+    return tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])
 
 
-def placeholders(*shapes):
-    return [placeholder(shape) for shape in shapes]
+class Linear(tf.Module):
+    """A linear layer. Uniform in +-1/sqrt(n_in) is PyTorch's default; drawn from rng, the twin's is the same."""
+    def __init__(self, n_in, n_out, rng):
+        super().__init__()
+        draw = lambda *shape: (rng.uniform(-1, 1, shape) / np.sqrt(n_in)).astype(np.float32)
+        self.weight = tf.Variable(draw(n_out, n_in), name='weight')
+        self.bias = tf.Variable(draw(n_out), name='bias')
+
+    def __call__(self, x):
+        return tf.matmul(x, self.weight, transpose_b=True) + self.bias
 
 
-def mlp(x, sizes, activation, output_activation=tf.identity):
+class Sequential(tf.Module):
+    """Layers, one after the other."""
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = layers
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def mlp(sizes, activation, rng, output_activation=tf.identity):
     """A multilayer perceptron: (batch, ...) -> (batch, sizes[-1])."""
-    x = tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])
-    for i, n_out in enumerate(sizes):
-        bound = 1 / np.sqrt(int(x.shape[1]))
-        uniform = tf.random_uniform_initializer(-bound, bound)
-        weight = tf.get_variable(f'{i}/weight', (n_out, x.shape[1]), initializer=uniform)
-        bias = tf.get_variable(f'{i}/bias', (n_out,), initializer=uniform)
-        x = (activation if i < len(sizes) - 1 else output_activation)(tf.matmul(x, weight, transpose_b=True) + bias)
-    return x
+    layers = [flatten]
+    for n_in, n_out in zip(sizes[:-2], sizes[1:-1]):
+        layers += [Linear(n_in, n_out, rng), activation]
+    return Sequential(*layers, Linear(*sizes[-2:], rng), output_activation)
 
 
-def numpy_policy(params, activation, action_space):
-    """act(obs) for one observation, in numpy."""
-    net = numpy_mlp(params, activation)
-    center, half_range = (action_space.high + action_space.low) / 2, (action_space.high - action_space.low) / 2
-    return lambda obs: center + half_range * np.tanh(net(obs))
+class MLPActor(tf.Module):
+    """A deterministic policy: tanh brings every dimension of the action into [-1, 1]."""
+    def __init__(self, obs_dim, act_dim, hidden_sizes, activation, rng):
+        super().__init__()
+        self.net = mlp([obs_dim, *hidden_sizes, act_dim], activation, rng, tf.tanh)
+
+    def __call__(self, obs):
+        return self.net(obs)                                    # (batch, act_dim)
 
 
-def mlp_policy(obs, action_space, hidden_sizes, activation):
-    """A deterministic policy: tanh brings every dimension of the action between its own bounds."""
-    center, half_range = (action_space.high + action_space.low) / 2, (action_space.high - action_space.low) / 2
-    return center + half_range * tf.tanh(mlp(obs, [*hidden_sizes, action_space.shape[0]], activation))
-
-
-def mlp_q_function(obs, act, hidden_sizes, activation):
+class MLPQFunction(tf.Module):
     """The value of an action in an observation, under the policy."""
-    obs = tf.reshape(obs, [-1, int(np.prod(obs.shape[1:]))])
-    return tf.squeeze(mlp(tf.concat([obs, act], axis=-1), [*hidden_sizes, 1], activation), axis=1)  # squeeze: (batch,)
+    def __init__(self, obs_dim, act_dim, hidden_sizes, activation, rng):
+        super().__init__()
+        self.q = mlp([obs_dim + act_dim, *hidden_sizes, 1], activation, rng)
+
+    def __call__(self, obs, act):
+        return tf.squeeze(self.q(tf.concat([flatten(obs), act], -1)), -1)      # squeeze: (batch,), as rew is
 
 
-def mlp_actor_critic(scope, action_space, hidden_sizes=(256, 256), activation=tf.nn.relu):
-    """pi(obs), q1(obs, act), q2: functions with variables of their own in the scope. Yours gives the same."""
-    return SimpleNamespace(
-        pi=tf.make_template(f'{scope}/pi', mlp_policy, action_space=action_space, hidden_sizes=hidden_sizes,
-                            activation=activation),
-        q1=tf.make_template(f'{scope}/q1', mlp_q_function, hidden_sizes=hidden_sizes, activation=activation),
-        q2=tf.make_template(f'{scope}/q2', mlp_q_function, hidden_sizes=hidden_sizes, activation=activation))
+class MLPActorCritic(tf.Module):
+    """The policy and the action-value functions.
+
+    One of your own (a CNN, say) is a tf.Module made from the same arguments, with three modules, which may share
+    layers: pi(obs) -> actions in [-1, 1] (batch, act_dim);
+    q1(obs, act) and q2(obs, act) -> values (batch,). It need not use rng, which draws the initial weights.
+    """
+    def __init__(self, observation_space, action_space, rng, hidden_sizes=(256, 256), activation=tf.nn.relu):
+        super().__init__()
+        obs_dim, act_dim = int(np.prod(observation_space.shape)), action_space.shape[0]
+        self.pi = MLPActor(obs_dim, act_dim, hidden_sizes, activation, rng)
+        self.q1 = MLPQFunction(obs_dim, act_dim, hidden_sizes, activation, rng)
+        self.q2 = MLPQFunction(obs_dim, act_dim, hidden_sizes, activation, rng)
+
+
+mlp_actor_critic = MLPActorCritic               # its name in Spinning Up's TensorFlow files
 
 
 # %% Buffer
@@ -92,31 +117,30 @@ class ReplayBuffer:
     """The latest experience of one process. A transition is one row of one array, so that one index draws a batch."""
     def __init__(self, obs_shape, act_dim, size):
         self.obs_shape, obs_dim = obs_shape, int(np.prod(obs_shape))
-        self.cuts = np.cumsum([obs_dim, act_dim, 1, obs_dim])
-        self.data = np.zeros((size, self.cuts[-1] + 1), dtype=np.float32)
+        self.field_ends = np.cumsum([obs_dim, act_dim, 1, obs_dim])     # of obs, act, rew and next_obs in a row
+        self.data = np.zeros((size, self.field_ends[-1] + 1), dtype=np.float32)
         self.ptr, self.size, self.count = 0, 0, 0                       # the next row, rows filled, rows ever stored
 
     def store(self, obs, act, rew, next_obs, terminated):
         """Keep one transition, in place of the oldest when the buffer is full."""
-        row, (obs_end, act_end, rew_end, next_obs_end) = self.data[self.ptr], self.cuts
+        row, (obs_end, act_end, rew_end, next_obs_end) = self.data[self.ptr], self.field_ends
         row[:obs_end], row[obs_end:act_end], row[act_end] = obs.reshape(-1), act, rew
         row[rew_end:next_obs_end], row[next_obs_end] = next_obs.reshape(-1), terminated
         self.ptr = (self.ptr + 1) % len(self.data)
         self.size, self.count = min(self.size + 1, len(self.data)), self.count + 1
 
-    def sample_batch(self, rng, *shape):
-        """Transitions drawn with replacement: (batch_size), or (batches, batch_size) for many batches at once."""
-        rows = self.data[rng.integers(self.size, size=shape)]
-        obs, act, rew, next_obs, terminated = np.split(rows, self.cuts, axis=-1)
-        obs, next_obs = obs.reshape(*shape, *self.obs_shape), next_obs.reshape(*shape, *self.obs_shape)
-        return dict(obs=obs, act=act, rew=rew[..., 0], next_obs=next_obs, terminated=terminated[..., 0])
+    def sample_batch(self, rng, batch_size):
+        """Transitions drawn uniformly, with replacement."""
+        rows = self.data[rng.integers(self.size, size=batch_size)]
+        obs, act, rew, next_obs, terminated = np.split(rows, self.field_ends, axis=1)
+        obs, next_obs = obs.reshape(-1, *self.obs_shape), next_obs.reshape(-1, *self.obs_shape)
+        return dict(obs=obs, act=act, rew=rew[:, 0], next_obs=next_obs, terminated=terminated[:, 0])
 
 
 # %% Losses
-def smooth_action(act, noise, target_noise, noise_clip, low, high):
-    """next_act = act + clip(target_noise noise, -noise_clip, noise_clip), in half-ranges, within the bounds"""
-    noise = tf.clip_by_value(target_noise * noise, -noise_clip, noise_clip) * (high - low) / 2
-    return tf.clip_by_value(act + noise, low, high)
+def smooth_action(act, noise, target_noise, noise_clip):
+    """Target policy smoothing: next_act = clip(act + clip(target_noise noise, -noise_clip, noise_clip), -1, 1)"""
+    return tf.clip_by_value(act + tf.clip_by_value(target_noise * noise, -noise_clip, noise_clip), -1, 1)
 
 
 def compute_backup(rew, terminated, next_q, gamma):
@@ -126,6 +150,7 @@ def compute_backup(rew, terminated, next_q, gamma):
 
 def compute_loss_q(q1, q2, backup):
     """loss_q = mean( (q1(obs, act) - backup)^2 ) + mean( (q2(obs, act) - backup)^2 )"""
+    assert len(q1.shape) == len(q2.shape) == len(backup.shape) == 1, '(batch, 1) would broadcast silently'
     return tf.reduce_mean((q1 - backup)**2) + tf.reduce_mean((q2 - backup)**2)
 
 
@@ -137,88 +162,68 @@ def compute_loss_pi(q_pi):
 # %% Update
 class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
-    columns_with_spread, columns = ['Q1Vals', 'Q2Vals'], ['LossPi', 'LossQ']
-    noises = 1                                                  # noise arrays, (batch, act_dim), for an update
+    columns_with_min_and_max, columns_average_only = ['Q1Vals', 'Q2Vals'], ['LossPi', 'LossQ']
+    noise_arrays = 1                                            # standard normal, (batch, act_dim) each, for an update
 
     def __init__(self, env, rng, args):
-        self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for networks of your own: ours draw from rng alone
-        self.args, self.policy, self.action_space, self.updates = args, None, env.action_space, 0
-        self.low, self.high = env.action_space.low, env.action_space.high
+        self.args = args
+        self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for layers that draw themselves, such as dropout
+        self.ac = args.actor_critic(env.observation_space, env.action_space, rng, **args.ac_kwargs)
+        with tf.variable_scope('target'):
+            self.ac_targ = args.actor_critic(env.observation_space, env.action_space, deepcopy(rng), **args.ac_kwargs)
+        self.q = Sequential(self.ac.q1, self.ac.q2)             # as one module, for its variables
         obs_shape, act_shape = env.observation_space.shape, env.action_space.shape
-        obs, act = placeholders(obs_shape, act_shape)
-        self.ac, self.ac_targ = (args.actor_critic(scope, env.action_space, **args.ac_kwargs)
-                                 for scope in ('main', 'target'))
-        self.inputs, self.outputs = dict(obs=obs), dict(mode=self.ac.pi(obs), sample=self.ac.pi(obs))
-        for ac in self.ac, self.ac_targ:                        # make the variables, of pi before those of q
-            ac.q1(obs, ac.pi(obs)), ac.q2(obs, act)
-        self.pi_params, self.q_params = tf.trainable_variables('main/pi'), tf.trainable_variables('main/q')
-        self.params, self.params_targ = tf.trainable_variables('main'), tf.trainable_variables('target')
-        shapes = dict(obs=obs_shape, act=act_shape, rew=(), next_obs=obs_shape, terminated=())
-        self.phs = {key: placeholder((None, *shape)) for key, shape in shapes.items()}      # (batches, batch, *shape)
-        self.phs['noise'] = placeholder((self.noises, None, *act_shape))
-        self.phs['number'] = tf.placeholder(tf.int32, (None,))      # of each update, from 1 on
-        compiled = num_procs() == 1 and args.actor_critic is mlp_actor_critic  # XLA cannot do MPI, perhaps not yours
-        self.metrics = for_each(self.update_once, self.phs.values(), self.columns_with_spread + self.columns, compiled)
-        self.sess.run(tf.global_variables_initializer())
-        if args.actor_critic is mlp_actor_critic:
-            init_weights(self.sess, self.params, rng)
-        self.sess.run(sync_all_params())
-        self.sess.run(tf.group([p_targ.assign(p) for p_targ, p in zip(self.params_targ, self.params)]))
-        self.refresh_policy()
+        obs, act, rew, next_obs, terminated = [tf.placeholder(tf.float32, (None, *shape)) for shape in
+                                               (obs_shape, act_shape, (), obs_shape, ())]
+        self.inputs = dict(obs=obs, act=act, rew=rew, next_obs=next_obs, terminated=terminated)
+        self.outputs = dict(act=self.ac.pi(obs))
+        self.noise = tf.placeholder(tf.float32, (self.noise_arrays, None, *act_shape))
+        self.build_update(obs, act, rew, next_obs, terminated, *tf.unstack(self.noise))
+        self.variables = init_variables(self.sess, self.ac.pi, self.q, self.ac_targ)
+        self.sess.run([p_targ.assign(p) for p_targ, p in zip(self.ac_targ.variables, self.ac.variables)])
+        self.updates = 0
 
-    def refresh_policy(self):
-        """Fetch the parameters for acting in numpy: a session would take as long for one action as for hundreds."""
-        if self.args.actor_critic is mlp_actor_critic:
-            activation = self.args.ac_kwargs.get('activation', tf.nn.relu)
-            self.policy = numpy_policy(self.sess.run(self.pi_params), activation, self.action_space)
-        self.stale = False
+    def act(self, obs, noise=0):
+        """An action for one observation, by the network itself; without noise, the deterministic one."""
+        act = self.sess.run(self.outputs['act'], {self.inputs['obs']: obs[None]})[0]
+        return np.clip(act + self.args.act_noise * noise, -1, 1)
 
-    def act(self, obs, noise=None):
-        """An action for one observation: the policy's and, if there is noise, act_noise half-ranges of it."""
-        if self.stale:
-            self.refresh_policy()
-        act = self.policy(obs) if self.policy else self.run('mode', obs)
-        if noise is not None:
-            act = np.clip(act + self.args.act_noise * (self.high - self.low) / 2 * noise, self.low, self.high)
-        return act
+    def update(self, batch, noise):
+        """One step of the q functions and, every policy_delay updates, of the policy and the target networks."""
+        feed = {self.noise: noise, **{self.inputs[key]: array for key, array in batch.items()}}
+        self.updates += 1
+        if self.updates % self.args.policy_delay > 0:
+            metrics, _ = self.sess.run([self.metrics_q, self.train_q], feed)
+            return metrics
+        metrics, _ = self.sess.run([self.metrics, self.train], feed)
+        return metrics
 
-    def run(self, output, obs):
-        return self.sess.run(self.outputs[output], {self.inputs['obs']: obs[None]})[0]
-
-    def update(self, batches, noise):
-        """One update on each batch, in turn; returns a list of what is logged about them."""
-        number = self.updates + 1 + np.arange(len(noise))
-        self.updates += len(noise)
-        self.stale = True                                       # the numpy policy has old parameters from here on
-        feed = {self.phs[key]: array for key, array in dict(batches, noise=noise, number=number).items()}
-        metrics = self.sess.run(self.metrics, feed)             # arrays, with a row for each update
-        rows = [dict(zip(metrics, row)) for row in zip(*metrics.values())]
-        for i in np.flatnonzero(number % self.args.policy_delay):
-            del rows[i]['LossPi']                               # there was none
-        return rows
-
-    def update_once(self, obs, act, rew, next_obs, terminated, noise, number):
-        """One step of the q's and, at times, of the policy and the targets; gives (what is logged, the operation)."""
-        next_act = self.ac_targ.pi(next_obs)
-        next_act = smooth_action(next_act, noise[0], self.args.target_noise, self.args.noise_clip, self.low, self.high)
+    def build_update(self, obs, act, rew, next_obs, terminated, noise):
+        """The graph of an update: each of its steps depends on those before."""
+        next_act = smooth_action(self.ac_targ.pi(next_obs), noise, self.args.target_noise, self.args.noise_clip)
         next_q = tf.minimum(self.ac_targ.q1(next_obs, next_act), self.ac_targ.q2(next_obs, next_act))
         backup = tf.stop_gradient(compute_backup(rew, terminated, next_q, self.args.gamma))
         q1, q2 = self.ac.q1(obs, act), self.ac.q2(obs, act)
         loss_q = compute_loss_q(q1, q2, backup)
-        train_q = MpiAdamOptimizer(self.args.q_lr).minimize(loss_q, var_list=self.q_params)
+        self.train_q = MpiAdamOptimizer(self.args.q_lr).minimize(loss_q, var_list=self.q.trainable_variables)
+        self.metrics_q = dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q)
 
-        def move_policy():
+        with tf.control_dependencies([self.train_q]):          # the policy climbs the q that has made its step
             loss_pi = compute_loss_pi(self.ac.q1(obs, self.ac.pi(obs)))
-            train_pi = MpiAdamOptimizer(self.args.pi_lr).minimize(loss_pi, var_list=self.pi_params)
-            with tf.control_dependencies([train_pi]):
-                train = tf.group([p_targ.assign_add((1 - self.args.polyak) * (p - p_targ))
-                                  for p_targ, p in zip(self.params_targ, self.params)])
-            with tf.control_dependencies([train]):
-                return tf.identity(loss_pi)
+            train_pi = MpiAdamOptimizer(self.args.pi_lr).minimize(loss_pi, var_list=self.ac.pi.trainable_variables)
 
-        with tf.control_dependencies([train_q]):                # the policy climbs the q that has made its step
-            loss_pi = tf.cond(tf.equal(number % self.args.policy_delay, 0), move_policy, lambda: np.nan)
-        return dict(Q1Vals=q1, Q2Vals=q2, LossQ=loss_q, LossPi=loss_pi), loss_pi.op
+        with tf.control_dependencies([train_pi]):               # target = polyak target + (1 - polyak) main
+            self.train = tf.group([p_targ.assign_add((1 - self.args.polyak) * (p - p_targ)) for p_targ, p in
+                                   zip(self.ac_targ.trainable_variables, self.ac.trainable_variables)])
+        self.metrics = dict(self.metrics_q, LossPi=loss_pi)
+
+    def get_state(self):
+        """What resuming needs, equal on all processes: networks and optimizers."""
+        return self.sess.run({v.op.name: v for v in self.variables})
+
+    def set_state(self, state):
+        for v in self.variables:
+            v.load(state[v.op.name], self.sess)
 
 
 # %% Evaluation
@@ -236,24 +241,24 @@ def test_agent(agent, test_env, logger, num_test_episodes, max_ep_len):
 # %% Training
 def td3(
     env_fn,                             # function without arguments that makes the environment
-    actor_critic=mlp_actor_critic,      # the networks, made from (scope, action_space, **ac_kwargs)
+    actor_critic=MLPActorCritic,        # the networks, made from (observation_space, action_space, rng, **ac_kwargs)
     ac_kwargs=dict(),                   # its keyword arguments: hidden_sizes, activation
-    seed=0,                             # of all random numbers; every process adds 10000 times its number
+    seed=0,                             # of all random numbers; process i uses seed + 10000 i
     steps_per_epoch=4000,               # environment steps in an epoch, of all processes together
     epochs=100,                         # epochs; each ends with test episodes
     replay_size=int(1e6),               # transitions kept for replay, of all processes together
     gamma=0.99,                         # discount of the future, per step
-    polyak=0.995,                       # how much of the target networks stays at each update
+    polyak=0.995,                       # target = polyak target + (1 - polyak) main, at each update
     pi_lr=1e-3,                         # learning rate of the policy
     q_lr=1e-3,                          # learning rate of q
     batch_size=100,                     # transitions in an update, shared out among the processes
     start_steps=10000,                  # steps with uniformly random actions before the policy acts
     update_after=1000,                  # steps before the first update
     update_every=50,                    # steps from one group of updates to the next; there is one update for each step
-    act_noise=0.1,                      # standard deviation of the exploration noise, in half-ranges of the action
-    target_noise=0.2,                   # standard deviation of the noise on the target's action, in half-ranges
-    noise_clip=0.5,                     # limit of that noise, in half-ranges
-    policy_delay=2,                     # updates of q to one of the policy and the targets
+    act_noise=0.1,                      # standard deviation of the exploration noise on actions in [-1, 1]
+    target_noise=0.2,                   # target policy smoothing: standard deviation of the noise
+    noise_clip=0.5,                     # limit of that noise
+    policy_delay=2,                     # delayed policy updates: updates of q to one of the policy and targets
     num_test_episodes=10,               # test episodes at the end of an epoch
     max_ep_len=1000,                    # longest episode; a longer one is truncated
     logger_kwargs=dict(),               # arguments of EpochLogger: where the results go
@@ -263,13 +268,12 @@ def td3(
     args = SimpleNamespace(**locals())
     seed += 10000 * proc_id()
     rng = np.random.default_rng(seed)
-    env, test_env = (make_env(env_fn, discrete_actions=False) for _ in range(2))
+    env, test_env = (make_env(env_fn, off_policy=True) for _ in range(2))
     env.action_space.seed(seed)
     agent = Agent(env, rng, args)
     local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
     act_dim = env.action_space.shape[0]
     buf = ReplayBuffer(env.observation_space.shape, act_dim, replay_size // num_procs())
-    max_batches = max(2**24 // (local_batch * buf.data.shape[1]), 1)        # at once: 64 MB of rows
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args))
     setup_saver(agent, logger)
@@ -278,9 +282,10 @@ def td3(
     (obs, _), ep_ret, ep_len, start_epoch = env.reset(seed=seed), 0, 0, 0
     saved = logger.load_state(replay=buf)               # None, except for a run that is resumed
     if saved:
-        set_state(agent, rng, saved)
-        test_env.set_state(saved['test_env'])
-        obs, (ep_ret, ep_len, agent.updates, start_epoch) = env.set_state(saved['env']), saved['counters']
+        agent.set_state(saved['agent'])
+        rng.bit_generator.state = saved['rng']
+        test_env.replay_episode(saved['test_env'])
+        obs, (ep_ret, ep_len, agent.updates, start_epoch) = env.replay_episode(saved['env']), saved['counters']
 
     for epoch in range(start_epoch, epochs):
         for t in logger.progress(local_steps, epoch, epochs):
@@ -288,7 +293,7 @@ def td3(
             if steps > start_steps:
                 act = agent.act(obs, rng.standard_normal(act_dim, dtype=np.float32))
             else:
-                act = rng.uniform(env.action_space.low, env.action_space.high).astype(np.float32)
+                act = rng.uniform(-1, 1, act_dim).astype(np.float32)
             next_obs, rew, terminated, truncated, _ = env.step(act)
             buf.store(obs, act, rew, next_obs, terminated)
             obs, ep_ret, ep_len = next_obs, ep_ret + rew, ep_len + 1
@@ -297,12 +302,10 @@ def td3(
                 logger.store(EpRet=ep_ret, EpLen=ep_len)
                 (obs, _), ep_ret, ep_len = env.reset(), 0, 0
 
-            due = steps // update_every * update_every - update_after
-            while agent.updates < due:
-                n = min(due - agent.updates, max_batches)
-                noise = rng.standard_normal((n, agent.noises, local_batch, act_dim), dtype=np.float32)
-                for metrics in agent.update(buf.sample_batch(rng, n, local_batch), noise):
-                    logger.store(**metrics)
+            updates_due = steps // update_every * update_every - update_after
+            while agent.updates < updates_due:
+                noise = rng.standard_normal((agent.noise_arrays, local_batch, act_dim), dtype=np.float32)
+                logger.store(**agent.update(buf.sample_batch(rng, local_batch), noise))
 
         test_agent(agent, test_env, logger, num_test_episodes, max_ep_len)
 
@@ -312,16 +315,16 @@ def td3(
         logger.log_tabular('EpLen', average_only=True)
         logger.log_tabular('TestEpLen', average_only=True)
         logger.log_tabular('TotalEnvInteracts', steps)
-        for key in agent.columns_with_spread:
+        for key in agent.columns_with_min_and_max:
             logger.log_tabular(key, with_min_and_max=True)
-        for key in agent.columns:
+        for key in agent.columns_average_only:
             logger.log_tabular(key, average_only=True)
         logger.log_tabular('Time', time.time() - logger.start_time)
         logger.dump_tabular()
         if epoch % save_freq == 0 or epoch == epochs - 1:
-            state = dict(get_state(agent, rng), env=env.get_state(), test_env=test_env.get_state(),
-                         counters=(ep_ret, ep_len, agent.updates, epoch + 1))
-            logger.save_state(state, itr=epoch, replay=buf)
+            logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
+                                   test_env=test_env.episode_state(),
+                                   counters=(ep_ret, ep_len, agent.updates, epoch + 1)), itr=epoch, replay=buf)
     return agent
 
 

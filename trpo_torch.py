@@ -21,45 +21,41 @@ Run it: mpirun -np 4 python trpo_torch.py --env CartPole-v1 --algo npg
 """
 # %% Imports
 import time
+from copy import deepcopy
 from types import SimpleNamespace
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box
 from torch import nn
-from torch.distributions import kl_divergence
+from torch.optim import Adam
 
 from common.env_tools import make_env
-from common.fast_torch import Adam, Linear, Sequential, Tanh
 from common.logx import EpochLogger
-from common.mpi_pytorch import (get_state, init_weights, mpi_avg_grads, set_state, setup_pytorch_for_mpi, setup_saver,
-                                sync_params, zero_grads)
+from common.mpi_pytorch import mpi_avg_grads, setup_pytorch_for_mpi, setup_saver, sync_params
 from common.mpi_tools import mpi_avg, mpi_statistics_scalar, num_procs, proc_id
-from common.numpy_mlp import numpy_mlp
 from common.run_utils import command_line
 
 
 # %% Networks
-def mlp(sizes, activation, output_activation=nn.Identity):
-    """A multilayer perceptron: (batch, sizes[0]) -> (batch, sizes[-1])."""
-    layers = []
+def linear(n_in, n_out, rng):
+    """A linear layer. Uniform in +-1/sqrt(n_in) is PyTorch's default too; drawn from rng, the twin's is the same."""
+    layer = nn.Linear(n_in, n_out)
+    for p in layer.parameters():                                            # the weight, then the bias
+        p.data = torch.as_tensor(rng.uniform(-1, 1, p.shape) / np.sqrt(n_in), dtype=torch.float32)
+    return layer
+
+
+def mlp(sizes, activation, rng, output_activation=nn.Identity):
+    """A multilayer perceptron: (batch, ...) -> (batch, sizes[-1])."""
+    layers = [nn.Flatten()]
     for n_in, n_out in zip(sizes[:-2], sizes[1:-1]):
-        layers += [Linear(n_in, n_out), activation()]
-    return Sequential(*layers, Linear(*sizes[-2:]), output_activation())
-
-
-def numpy_policy(params, activation, action_space):
-    """act(obs, noise) for one observation, in numpy."""
-    if isinstance(action_space, Box):
-        log_std, *params = params
-        mu_net = numpy_mlp(params, activation)
-        return lambda obs, noise: mu_net(obs) + np.exp(log_std) * noise
-    logits_net = numpy_mlp(params, activation)
-    return lambda obs, noise: np.argmax(logits_net(obs) + noise)
+        layers += [linear(n_in, n_out, rng), activation()]
+    return nn.Sequential(*layers, linear(*sizes[-2:], rng), output_activation())
 
 
 def draw_noise(rng, n, action_space):
-    """The randomness of n actions: normal, or Gumbel, since argmax(logits + Gumbel) is a sample of softmax(logits)."""
+    """The noise of n actions: standard normal for a Gaussian policy, standard Gumbel for a categorical one."""
     if isinstance(action_space, Box):
         return rng.standard_normal((n, *action_space.shape), dtype=np.float32)
     return rng.gumbel(size=(n, action_space.n)).astype(np.float32)
@@ -68,16 +64,21 @@ def draw_noise(rng, n, action_space):
 class Categorical:
     """The distribution over n actions with probabilities softmax(logits)."""
     def __init__(self, logits):
-        self.logits = torch.log_softmax(logits, dim=-1)                                  # (batch, n)
+        self.log_probs = torch.log_softmax(logits, dim=-1)                               # (batch, n)
+
+    def sample(self, noise):
+        """The Gumbel-max trick: argmax(logits + Gumbel noise) is a sample of softmax(logits)."""
+        return torch.argmax(self.log_probs + noise, dim=-1)
 
     def log_prob(self, act):
-        return self.logits.gather(-1, act.long().unsqueeze(-1)).squeeze(-1)              # (batch,)
+        return self.log_probs.gather(-1, act.long().unsqueeze(-1)).squeeze(-1)           # (batch,)
 
     def entropy(self):
-        return -(torch.exp(self.logits) * self.logits).sum(-1)
+        return -(torch.exp(self.log_probs) * self.log_probs).sum(-1)
 
     def kl(self, other):
-        return (torch.exp(self.logits) * (self.logits - other.logits)).sum(-1)           # KL(self, other), (batch,)
+        """KL(self, other), (batch,)"""
+        return (torch.exp(self.log_probs) * (self.log_probs - other.log_probs)).sum(-1)
 
 
 class Gaussian:
@@ -85,82 +86,68 @@ class Gaussian:
     def __init__(self, mu, log_std):
         self.mu, self.log_std = mu, log_std                                              # (batch, act_dim), (act_dim,)
 
+    def sample(self, noise):
+        return self.mu + torch.exp(self.log_std) * noise
+
     def log_prob(self, act):
         z = (act - self.mu) * torch.exp(-self.log_std)
-        return -0.5 * (z**2).sum(-1) - (self.log_std + 0.5 * np.log(2 * np.pi)).sum()    # (batch,)
+        return -0.5 * (z**2).sum(-1) - (self.log_std + 0.5 * np.log(2 * np.pi)).sum(-1)  # (batch,)
 
     def entropy(self):
-        return (self.log_std + 0.5 * np.log(2 * np.pi * np.e)).sum()
+        return (self.log_std + 0.5 * np.log(2 * np.pi * np.e)).sum(-1)
 
     def kl(self, other):
+        """KL(self, other), (batch,)"""
         z2 = (torch.exp(2 * self.log_std) + (self.mu - other.mu)**2) * torch.exp(-2 * other.log_std)
-        return (other.log_std - self.log_std + 0.5 * (z2 - 1)).sum(-1)                   # KL(self, other), (batch,)
+        return (other.log_std - self.log_std + 0.5 * (z2 - 1)).sum(-1)
 
 
-class Actor(nn.Module):
-    """A policy: the distribution of the action in each observation and, for given actions, their log-probability."""
-    def forward(self, obs, act=None):
-        dist = self.distribution(obs)
-        return dist, None if act is None else dist.log_prob(act)
-
-
-class MLPCategoricalActor(Actor):
+class MLPCategoricalActor(nn.Module):
     """Discrete actions: the network gives the logits."""
-    def __init__(self, obs_dim, act_dim, hidden_sizes, activation):
+    def __init__(self, obs_dim, act_dim, hidden_sizes, activation, rng):
         super().__init__()
-        self.logits_net = mlp([obs_dim, *hidden_sizes, act_dim], activation)
+        self.logits_net = mlp([obs_dim, *hidden_sizes, act_dim], activation, rng)
 
-    def distribution(self, obs):
-        return Categorical(self.logits_net(obs.flatten(1)))
+    def forward(self, obs):
+        return Categorical(self.logits_net(obs))
 
 
-class MLPGaussianActor(Actor):
+class MLPGaussianActor(nn.Module):
     """Continuous actions: the network gives the means; the standard deviations are parameters of their own."""
-    def __init__(self, obs_dim, act_dim, hidden_sizes, activation):
+    def __init__(self, obs_dim, act_dim, hidden_sizes, activation, rng):
         super().__init__()
-        self.mu_net = mlp([obs_dim, *hidden_sizes, act_dim], activation)
+        self.mu_net = mlp([obs_dim, *hidden_sizes, act_dim], activation, rng)
         self.log_std = nn.Parameter(torch.full((act_dim,), -0.5))
 
-    def distribution(self, obs):
-        return Gaussian(self.mu_net(obs.flatten(1)), self.log_std.clone())   # clone: dist_old stays when params move
+    def forward(self, obs):
+        return Gaussian(self.mu_net(obs), self.log_std)
 
 
 class MLPCritic(nn.Module):
     """The value of an observation under the policy."""
-    def __init__(self, obs_dim, hidden_sizes, activation):
+    def __init__(self, obs_dim, hidden_sizes, activation, rng):
         super().__init__()
-        self.v_net = mlp([obs_dim, *hidden_sizes, 1], activation)
+        self.v_net = mlp([obs_dim, *hidden_sizes, 1], activation, rng)
 
     def forward(self, obs):
-        return self.v_net(obs.flatten(1)).squeeze(-1)   # squeeze: (batch,) minus (batch, 1) would broadcast silently
+        return self.v_net(obs).squeeze(-1)      # squeeze: (batch,) minus (batch, 1) would broadcast silently
 
 
 class MLPActorCritic(nn.Module):
-    """Policy and value function. One of your own (a CNN, say) has pi(obs, act), v(obs), step(obs) and act(obs)."""
-    def __init__(self, observation_space, action_space, hidden_sizes=(64, 64), activation=Tanh):
+    """The policy and the value function.
+
+    One of your own (a CNN, say) is an nn.Module made from the same arguments, with two modules, which may share layers:
+    pi(obs) -> the distribution of actions, with sample(noise), log_prob(act), entropy() and kl(other) (batch,);
+    v(obs) -> the value (batch,). It need not use rng, which draws the initial weights.
+    """
+    def __init__(self, observation_space, action_space, rng, hidden_sizes=(64, 64), activation=nn.Tanh):
         super().__init__()
         obs_dim = int(np.prod(observation_space.shape))
         if isinstance(action_space, Box):
-            self.pi = MLPGaussianActor(obs_dim, action_space.shape[0], hidden_sizes, activation)
+            self.pi = MLPGaussianActor(obs_dim, action_space.shape[0], hidden_sizes, activation, rng)
         else:
-            self.pi = MLPCategoricalActor(obs_dim, int(action_space.n), hidden_sizes, activation)
-        self.v = MLPCritic(obs_dim, hidden_sizes, activation)
-        self.activation, self.action_space = activation, action_space
-
-    def policy(self):
-        return numpy_policy([p.detach().numpy() for p in self.pi.parameters()], self.activation, self.action_space)
-
-    def act(self, obs):
-        """An action for one observation."""
-        rng = np.random.default_rng(torch.randint(2**31, ()).item())
-        return self.policy()(np.asarray(obs, dtype=np.float32), draw_noise(rng, 1, self.action_space)[0])
-
-    def step(self, obs):
-        """act, val, logp for one observation."""
-        act = self.act(obs)
-        with torch.no_grad():
-            obs, acts = torch.as_tensor(obs, dtype=torch.float32)[None], torch.as_tensor(act)[None]
-            return act, self.v(obs).numpy()[0], self.pi(obs, acts)[1].numpy()[0]
+            self.pi = MLPCategoricalActor(obs_dim, int(action_space.n), hidden_sizes, activation, rng)
+        self.v = MLPCritic(obs_dim, hidden_sizes, activation, rng)
 
 
 # %% Buffer
@@ -182,9 +169,14 @@ class GAEBuffer:
         """A trajectory ends here, at last_obs: it terminated, or it was truncated, or the epoch's end cuts it."""
         self.paths.append((self.ptr, last_obs, terminated))
 
-    def get(self, val, last_val, logp):
-        """The epoch's data, given V of every observation (size,) and of every trajectory's last_obs (trajectories,)."""
+    def last_obs(self):
+        """The observation after each trajectory's last step, (trajectories, *obs_shape)."""
+        return np.array([last_obs for _, last_obs, _ in self.paths])
+
+    def get(self, val, logp, last_val):
+        """The epoch's data, given V and log pi of every step (size,) and V of every last_obs (trajectories,)."""
         assert self.ptr == self.size == self.paths[-1][0], 'the epoch is not complete'
+        assert val.shape == logp.shape == (self.size,), 'v and log_prob must give (batch,), not (batch, 1)'
         adv, ret, rew, val = np.zeros(self.size), np.zeros(self.size), self.rew.tolist(), val.tolist()
         start = 0
         for (end, _, terminated), next_val in zip(self.paths, last_val.tolist()):
@@ -206,130 +198,142 @@ class GAEBuffer:
 # %% Losses
 def compute_loss_pi(logp, logp_old, adv):
     """loss_pi = -mean( pi(act | obs) / pi_old(act | obs) adv )"""
-    return -(torch.exp(logp - logp_old) * adv).mean()
+    ratio = torch.exp(logp - logp_old)
+    return -(ratio * adv).mean()
 
 
 def compute_loss_v(val, ret):
     """loss_v = mean( (v(obs) - ret)^2 )"""
-    return nn.functional.mse_loss(val, ret)
+    return ((val - ret)**2).mean()
 
 
 # %% Update
 def flat_grad(loss, params, **kwargs):
     """The gradient of a loss by all parameters, as one vector."""
-    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, params, **kwargs)])
-
-
-def hessian_vector_product(grad, params, x):
-    """H x, for the function whose gradient (made with create_graph) is grad: the gradient of grad . x"""
-    return flat_grad((grad * torch.as_tensor(x, dtype=torch.float32)).sum(), params, retain_graph=True)
-
-
-def assign_params_from_flat(flat, params):
-    """Set the parameters from one vector, in place, since numpy_mlp acts on their memory."""
-    for p, part in zip(params, flat.split([p.numel() for p in params])):
-        p.data.copy_(part.view_as(p))
+    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, params, retain_graph=True, **kwargs)])
 
 
 def conjugate_gradient(apply_matrix, b, iters):
     """Solve A x = b for a positive definite A that is known only by its products apply_matrix(x) = A x."""
-    x, r, p, tiny = np.zeros_like(b), b.copy(), b.copy(), 1e-12 * (b @ b) + 1e-30
+    x, r, p, r_dot_r = np.zeros_like(b), b.copy(), b.copy(), b @ b
     for _ in range(iters):
-        product, r_dot_r = apply_matrix(p), r @ r
-        step = r_dot_r / (p @ product + tiny)
+        if not r_dot_r > 1e-12 * (b @ b):                       # solved, up to rounding (or b is zero, or NaN)
+            break
+        product = apply_matrix(p)
+        step = r_dot_r / (p @ product)
         x, r = x + step * p, r - step * product
-        p = r + (r @ r) / (r_dot_r + tiny) * p
+        p, r_dot_r = r + (r @ r) / r_dot_r * p, r @ r
     return x
 
 
 class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
     def __init__(self, env, rng, args):
-        setup_pytorch_for_mpi()
-        torch.manual_seed(rng.integers(2**31))                  # for networks of your own: ours draw from rng alone
-        self.ac = args.actor_critic(env.observation_space, env.action_space, **args.ac_kwargs)
-        self.args, self.policy = args, None
-        if isinstance(self.ac, MLPActorCritic):
-            init_weights(self.ac, rng)
-            self.policy = self.ac.policy()
-        sync_params(self.ac)
-        self.vf_optimizer = Adam(self.ac.v.parameters(), lr=args.vf_lr)
+        self.args = args
+        setup_pytorch_for_mpi(rng.integers(2**31))              # for layers that draw themselves, such as dropout
+        self.ac = args.actor_critic(env.observation_space, env.action_space, rng, **args.ac_kwargs)
+        sync_params(self.ac.eval())                             # in mode train() only while it is trained
+        self.ac_old = deepcopy(self.ac).requires_grad_(False)
+        self.pi_params = [p for p in self.ac.pi.parameters() if p.requires_grad]
+        self.vf_optimizer = Adam(self.ac.v.parameters(), lr=args.vf_lr, fused=True)
 
-    def act(self, obs, noise):
-        """An action for one observation. Networks of your own act by themselves, and draw their own noise."""
-        return self.policy(obs, noise) if self.policy else self.ac.act(torch.as_tensor(obs))
+    def act(self, obs, noise=0):
+        """An action for one observation, by the network itself; without noise, the most likely one."""
+        with torch.inference_mode():
+            obs, noise = torch.as_tensor(obs, dtype=torch.float32), torch.as_tensor(noise, dtype=torch.float32)
+            return self.ac.pi(obs[None]).sample(noise)[0].numpy()
 
-    def evaluate(self, obs, act=None):
-        """V(obs), or log pi(act | obs), of many observations."""
+    def evaluate(self, obs, act, last_obs):
+        """V(obs), log pi(act | obs) and V(last_obs) of a whole epoch at once, which is faster than at each step."""
         with torch.no_grad():
-            obs = torch.as_tensor(obs)
-            return (self.ac.v(obs) if act is None else self.ac.pi(obs, torch.as_tensor(act))[1]).numpy()
+            obs, act, last_obs = torch.as_tensor(obs), torch.as_tensor(act), torch.as_tensor(last_obs)
+            return self.ac.v(obs).numpy(), self.ac.pi(obs).log_prob(act).numpy(), self.ac.v(last_obs).numpy()
 
-    def metrics(self, obs, act, adv, ret, logp_old):
-        """What is logged about the policy and the value function as they are."""
+    def compute_metrics(self, obs, act, adv, ret, logp_old):
+        """What is logged about the policy and the value function as they are: numbers, or arrays to be averaged."""
+        dist, val = self.ac.pi(obs), self.ac.v(obs)
+        logp = dist.log_prob(act)
+        return dict(
+            LossPi=compute_loss_pi(logp, logp_old, adv),
+            LossV=compute_loss_v(val, ret),
+            Entropy=dist.entropy(),
+            KL=self.ac_old.pi(obs).kl(dist),
+        )
+
+    def metrics(self, batch):
         with torch.no_grad():
-            dist, logp = self.ac.pi(obs, act)
-            metrics = dict(LossPi=compute_loss_pi(logp, logp_old, adv),
-                           LossV=compute_loss_v(self.ac.v(obs), ret), Entropy=dist.entropy().mean())
-        return {key: value.item() for key, value in metrics.items()}
+            return {key: value.float().mean().item() for key, value in self.compute_metrics(*batch).items()}
+
+    def expand(self, batch):
+        """The old policy's parameters, loss_pi, its gradient, and the function x -> F x, F the Hessian of the KL."""
+        self.ac_old.load_state_dict(self.ac.state_dict())
+        params, metrics = self.pi_params, self.compute_metrics(*batch)
+        loss_pi, kl_grad = metrics['LossPi'], flat_grad(metrics['KL'].mean(), params, create_graph=True)
+        return (nn.utils.parameters_to_vector(params).detach().numpy(), loss_pi.item(), flat_grad(loss_pi, params),
+                lambda x: flat_grad(kl_grad @ torch.as_tensor(x, dtype=torch.float32), params))
+
+    def set_params(self, flat):
+        nn.utils.vector_to_parameters(torch.as_tensor(flat, dtype=torch.float32), self.pi_params)
+
+    def step_pi(self, batch):
+        """The largest step that the trust region allows; returns how often the line search had to shorten it."""
+        params_old, loss_old, grad, fisher_product = self.expand(batch)
+        apply_hessian = lambda x: mpi_avg(fisher_product(x)) + self.args.damping_coeff * x
+        x = conjugate_gradient(apply_hessian, mpi_avg(grad), self.args.cg_iters)
+        # The length at which the quadratic form of the KL is delta. 1e-30: without a gradient, x and the step are zero.
+        step = np.sqrt(2 * self.args.delta / max(1e-30, x @ apply_hessian(x))) * x
+        for i in range(self.args.backtrack_iters):
+            self.set_params(params_old - self.args.backtrack_coeff**i * step)
+            new = self.metrics(batch)
+            kl, change = mpi_avg([new['KL'], new['LossPi'] - loss_old])
+            if self.args.algo == 'npg' or kl <= self.args.delta and change < 0:
+                return i
+        self.set_params(params_old)                             # no step is inside the trust region and an improvement
+        return self.args.backtrack_iters
+
+    def step_v(self, batch):
+        """One step on the value function."""
+        obs, _, _, ret, _ = batch
+        self.vf_optimizer.zero_grad()
+        compute_loss_v(self.ac.v(obs), ret).backward()
+        mpi_avg_grads(self.ac.v)
+        self.vf_optimizer.step()
 
     def update(self, data):
         """Improve the policy, then the value function, on one epoch's data; returns what is logged about it."""
-        obs, act, adv, ret, logp_old = batch = [torch.as_tensor(array) for array in data.values()]
-        old = self.metrics(*batch)
-        # The direction x with H x = g, and the length at which the quadratic form of the KL would be delta.
-        params = list(self.ac.pi.parameters())
-        with torch.no_grad():
-            dist_old, params_old = self.ac.pi(obs, act)[0], nn.utils.parameters_to_vector(params)
-        mean_kl = lambda dist: (dist_old.kl(dist) if hasattr(dist_old, 'kl') else kl_divergence(dist_old, dist)).mean()
-        dist, logp = self.ac.pi(obs, act)
-        grad = mpi_avg(flat_grad(compute_loss_pi(logp, logp_old, adv), params, retain_graph=True))
-        kl_grad = flat_grad(mean_kl(dist), params, create_graph=True)
-        apply_hessian = lambda x: mpi_avg(hessian_vector_product(kl_grad, params, x)) + self.args.damping_coeff * x
-        x = conjugate_gradient(apply_hessian, grad, self.args.cg_iters)
-        step = torch.as_tensor(np.sqrt(2 * self.args.delta / (x @ apply_hessian(x) + 1e-30)) * x, dtype=torch.float32)
-
-        # The longest step of the line search that is inside the trust region and improves the surrogate; else none.
-        for i in range(self.args.backtrack_iters):
-            assign_params_from_flat(params_old - self.args.backtrack_coeff**i * step, params)
-            with torch.no_grad():
-                dist, logp = self.ac.pi(obs, act)
-            kl, change = mpi_avg([mean_kl(dist), compute_loss_pi(logp, logp_old, adv) - old['LossPi']])
-            if self.args.algo == 'npg' or kl <= self.args.delta and change < 0:
-                break
-        else:
-            i, kl = self.args.backtrack_iters, 0.0
-            assign_params_from_flat(params_old, params)
+        batch = [torch.as_tensor(data[key]) for key in ('obs', 'act', 'adv', 'ret', 'logp')]
+        old = self.metrics(batch)
+        backtrack_iters = self.step_pi(batch)
+        self.ac.train()                                         # the policy that acts has its trust region in eval()
 
         for _ in range(self.args.train_v_iters):
-            zero_grads(self.ac.v)
-            compute_loss_v(self.ac.v(obs), ret).backward()
-            mpi_avg_grads(self.ac.v)
-            self.vf_optimizer.step()
+            self.step_v(batch)
 
-        new = self.metrics(*batch)
+        self.ac.eval()
+        new = self.metrics(batch)
         return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new.pop('LossPi') - old['LossPi'],
-                    DeltaLossV=new.pop('LossV') - old['LossV'], **new, KL=kl,
-                    **(dict(BacktrackIters=i) if self.args.algo == 'trpo' else {}))
+                    DeltaLossV=new.pop('LossV') - old['LossV'], **new,
+                    **(dict(BacktrackIters=backtrack_iters) if self.args.algo == 'trpo' else {}))
 
+    def get_state(self):
+        """What resuming needs, equal on all processes: networks and optimizers."""
+        return {name: part.state_dict() for name, part in vars(self).items() if hasattr(part, 'state_dict')}
 
-# %% Evaluation
-def evaluate(agent, buf):
-    """V of every observation and last_obs, and log pi of every action: all at once, which is fast."""
-    val = agent.evaluate(np.concatenate([buf.obs, [last_obs for _, last_obs, _ in buf.paths]]))
-    return val[:buf.size], val[buf.size:], agent.evaluate(buf.obs, buf.act)
+    def set_state(self, state):
+        for name, part in state.items():
+            getattr(self, name).load_state_dict(part)
 
 
 # %% Training
 def trpo(
     env_fn,                             # function without arguments that makes the environment
-    actor_critic=MLPActorCritic,        # the networks, made from (observation_space, action_space, **ac_kwargs)
+    actor_critic=MLPActorCritic,        # the networks, made from (observation_space, action_space, rng, **ac_kwargs)
     ac_kwargs=dict(),                   # its keyword arguments: hidden_sizes, activation
-    seed=0,                             # of all random numbers; every process adds 10000 times its number
+    seed=0,                             # of all random numbers; process i uses seed + 10000 i
     steps_per_epoch=4000,               # environment steps in an epoch, of all processes together
     epochs=50,                          # epochs of experience and update
     gamma=0.99,                         # discount of the future, per step
-    lam=0.97,                           # lambda of GAE: 0 trusts the value function, 1 the rewards
+    lam=0.97,                           # lambda of GAE: 0 relies on the value function, 1 on the rewards
     vf_lr=1e-3,                         # learning rate of the value function
     train_v_iters=80,                   # gradient steps on the value function in an epoch
     delta=0.01,                         # radius of the trust region: the largest mean KL from the old policy
@@ -358,8 +362,9 @@ def trpo(
     (obs, _), ep_ret, ep_len, start_epoch = env.reset(seed=seed), 0, 0, 0
     saved = logger.load_state()                         # None, except for a run that is resumed
     if saved:
-        set_state(agent, rng, saved)
-        obs, ep_ret, ep_len, start_epoch = env.set_state(saved['env']), *saved['counters']
+        agent.set_state(saved['agent'])
+        rng.bit_generator.state = saved['rng']
+        obs, (ep_ret, ep_len, start_epoch) = env.replay_episode(saved['env']), saved['counters']
 
     for epoch in range(start_epoch, epochs):
         noise = draw_noise(rng, local_steps, env.action_space)
@@ -376,8 +381,8 @@ def trpo(
                 logger.store(EpRet=ep_ret, EpLen=ep_len)
                 (obs, _), ep_ret, ep_len = env.reset(), 0, 0
 
-        val, last_val, logp = evaluate(agent, buf)
-        metrics = agent.update(buf.get(val, last_val, logp))
+        val, logp, last_val = agent.evaluate(buf.obs, buf.act, buf.last_obs())
+        metrics = agent.update(buf.get(val, logp, last_val))
         logger.store(VVals=val, **metrics)
 
         logger.log_tabular('Epoch', epoch)
@@ -390,8 +395,8 @@ def trpo(
         logger.log_tabular('Time', time.time() - logger.start_time)
         logger.dump_tabular()
         if epoch % save_freq == 0 or epoch == epochs - 1:
-            state = dict(get_state(agent, rng), env=env.get_state(), counters=(ep_ret, ep_len, epoch + 1))
-            logger.save_state(state, itr=epoch)
+            logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
+                                   counters=(ep_ret, ep_len, epoch + 1)), itr=epoch)
     return agent
 
 

@@ -27,57 +27,52 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from common.env_tools import make_env
-from common.fast_tf import repeat
 from common.logx import EpochLogger
-from common.mpi_tf import (MpiAdamOptimizer, get_state, init_weights, set_state, setup_saver,
-                           setup_tf_for_mpi, sync_all_params, tf)
+from common.mpi_tf import MpiAdamOptimizer, init_variables, setup_saver, setup_tf_for_mpi, tf
 from common.mpi_tools import mpi_statistics_scalar, num_procs, proc_id
-from common.numpy_mlp import numpy_mlp
 from common.run_utils import command_line
 
 
 # %% Networks
-def placeholder(shape=()):
-    """An input of the graph: (batch, *shape)."""
-    return tf.placeholder(tf.float32, (None, *shape))
+def flatten(x):
+    """(batch, ...) -> (batch, numbers)"""
+    return tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])
 
 
-def placeholders(*shapes):
-    return [placeholder(shape) for shape in shapes]
+class Linear(tf.Module):
+    """A linear layer. Uniform in +-1/sqrt(n_in) is PyTorch's default; drawn from rng, the twin's is the same."""
+    def __init__(self, n_in, n_out, rng):
+        super().__init__()
+        draw = lambda *shape: (rng.uniform(-1, 1, shape) / np.sqrt(n_in)).astype(np.float32)
+        self.weight = tf.Variable(draw(n_out, n_in), name='weight')
+        self.bias = tf.Variable(draw(n_out), name='bias')
+
+    def __call__(self, x):
+        return tf.matmul(x, self.weight, transpose_b=True) + self.bias
 
 
-def placeholder_from_space(space):
-    return placeholder(space.shape)
+class Sequential(tf.Module):
+    """Layers, one after the other."""
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = layers
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
 
-def placeholders_from_spaces(*spaces):
-    return [placeholder_from_space(space) for space in spaces]
-
-
-def mlp(x, sizes, activation, output_activation=tf.identity):
+def mlp(sizes, activation, rng, output_activation=tf.identity):
     """A multilayer perceptron: (batch, ...) -> (batch, sizes[-1])."""
-    x = tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])
-    for i, n_out in enumerate(sizes):
-        bound = 1 / np.sqrt(int(x.shape[1]))
-        uniform = tf.random_uniform_initializer(-bound, bound)
-        weight = tf.get_variable(f'{i}/weight', (n_out, x.shape[1]), initializer=uniform)
-        bias = tf.get_variable(f'{i}/bias', (n_out,), initializer=uniform)
-        x = (activation if i < len(sizes) - 1 else output_activation)(tf.matmul(x, weight, transpose_b=True) + bias)
-    return x
-
-
-def numpy_policy(params, activation, action_space):
-    """act(obs, noise) for one observation, in numpy."""
-    if isinstance(action_space, Box):
-        log_std, *params = params
-        mu_net = numpy_mlp(params, activation)
-        return lambda obs, noise: mu_net(obs) + np.exp(log_std) * noise
-    logits_net = numpy_mlp(params, activation)
-    return lambda obs, noise: np.argmax(logits_net(obs) + noise)
+    layers = [flatten]
+    for n_in, n_out in zip(sizes[:-2], sizes[1:-1]):
+        layers += [Linear(n_in, n_out, rng), activation]
+    return Sequential(*layers, Linear(*sizes[-2:], rng), output_activation)
 
 
 def draw_noise(rng, n, action_space):
-    """The randomness of n actions: normal, or Gumbel, since argmax(logits + Gumbel) is a sample of softmax(logits)."""
+    """The noise of n actions: standard normal for a Gaussian policy, standard Gumbel for a categorical one."""
     if isinstance(action_space, Box):
         return rng.standard_normal((n, *action_space.shape), dtype=np.float32)
     return rng.gumbel(size=(n, action_space.n)).astype(np.float32)
@@ -86,51 +81,84 @@ def draw_noise(rng, n, action_space):
 class Categorical:
     """The distribution over n actions with probabilities softmax(logits)."""
     def __init__(self, logits):
-        self.logits = tf.nn.log_softmax(logits)                                          # (batch, n)
-        self.mode = tf.argmax(self.logits, axis=-1)
-        self.sample = tf.argmax(self.logits - tf.log(-tf.log(tf.random_uniform(tf.shape(logits)))), axis=-1)
+        self.log_probs = tf.nn.log_softmax(logits)                                       # (batch, n)
+
+    def sample(self, noise):
+        """The Gumbel-max trick: argmax(logits + Gumbel noise) is a sample of softmax(logits)."""
+        return tf.argmax(self.log_probs + noise, axis=-1)
 
     def log_prob(self, act):
-        return tf.gather(self.logits, tf.cast(act, tf.int32), batch_dims=1)              # (batch,)
+        return tf.gather(self.log_probs, tf.cast(act, tf.int32), batch_dims=1)           # (batch,)
 
     def entropy(self):
-        return -tf.reduce_sum(tf.exp(self.logits) * self.logits, axis=-1)
+        return -tf.reduce_sum(tf.exp(self.log_probs) * self.log_probs, -1)
 
 
 class Gaussian:
     """The normal distribution of independent dimensions with means mu and standard deviations exp(log_std)."""
     def __init__(self, mu, log_std):
         self.mu, self.log_std = mu, log_std                                              # (batch, act_dim), (act_dim,)
-        self.mode = mu
-        self.sample = mu + tf.exp(log_std) * tf.random_normal(tf.shape(mu))
+
+    def sample(self, noise):
+        return self.mu + tf.exp(self.log_std) * noise
 
     def log_prob(self, act):
         z = (act - self.mu) * tf.exp(-self.log_std)
-        return -0.5 * tf.reduce_sum(z**2, -1) - tf.reduce_sum(self.log_std + 0.5 * np.log(2 * np.pi))    # (batch,)
+        return -0.5 * tf.reduce_sum(z**2, -1) - tf.reduce_sum(self.log_std + 0.5 * np.log(2 * np.pi), -1)    # (batch,)
 
     def entropy(self):
-        return tf.reduce_sum(self.log_std + 0.5 * np.log(2 * np.pi * np.e))
+        return tf.reduce_sum(self.log_std + 0.5 * np.log(2 * np.pi * np.e), -1)
 
 
-def mlp_categorical_policy(obs, action_space, hidden_sizes, activation):
+class MLPCategoricalActor(tf.Module):
     """Discrete actions: the network gives the logits."""
-    return Categorical(mlp(obs, [*hidden_sizes, int(action_space.n)], activation))
+    def __init__(self, obs_dim, act_dim, hidden_sizes, activation, rng):
+        super().__init__()
+        self.logits_net = mlp([obs_dim, *hidden_sizes, act_dim], activation, rng)
+
+    def __call__(self, obs):
+        return Categorical(self.logits_net(obs))
 
 
-def mlp_gaussian_policy(obs, action_space, hidden_sizes, activation):
+class MLPGaussianActor(tf.Module):
     """Continuous actions: the network gives the means; the standard deviations are parameters of their own."""
-    log_std = tf.get_variable('log_std', action_space.shape, initializer=tf.constant_initializer(-0.5))
-    return Gaussian(mlp(obs, [*hidden_sizes, action_space.shape[0]], activation), log_std)
+    def __init__(self, obs_dim, act_dim, hidden_sizes, activation, rng):
+        super().__init__()
+        self.mu_net = mlp([obs_dim, *hidden_sizes, act_dim], activation, rng)
+        self.log_std = tf.Variable(tf.fill((act_dim,), -0.5), name='log_std')
+
+    def __call__(self, obs):
+        return Gaussian(self.mu_net(obs), self.log_std)
 
 
-def mlp_actor_critic(obs, act, action_space, hidden_sizes=(64, 64), activation=tf.tanh):
-    """dist, logp, v, in the scopes pi and v. One of your own (a CNN, say) does the same, with tf.get_variable."""
-    with tf.variable_scope('pi'):
-        policy = mlp_gaussian_policy if isinstance(action_space, Box) else mlp_categorical_policy
-        dist = policy(obs, action_space, hidden_sizes, activation)
-    with tf.variable_scope('v'):
-        v = tf.squeeze(mlp(obs, [*hidden_sizes, 1], activation), axis=1)                 # squeeze: (batch,), as ret is
-    return dist, dist.log_prob(act), v
+class MLPCritic(tf.Module):
+    """The value of an observation under the policy."""
+    def __init__(self, obs_dim, hidden_sizes, activation, rng):
+        super().__init__()
+        self.v_net = mlp([obs_dim, *hidden_sizes, 1], activation, rng)
+
+    def __call__(self, obs):
+        return tf.squeeze(self.v_net(obs), -1)  # squeeze: (batch,) minus (batch, 1) would broadcast silently
+
+
+class MLPActorCritic(tf.Module):
+    """The policy and the value function.
+
+    One of your own (a CNN, say) is a tf.Module made from the same arguments, with two modules, which may share layers:
+    pi(obs) -> the distribution of actions, with sample(noise), log_prob(act) (batch,) and entropy();
+    v(obs) -> the value (batch,). It need not use rng, which draws the initial weights.
+    """
+    def __init__(self, observation_space, action_space, rng, hidden_sizes=(64, 64), activation=tf.tanh):
+        super().__init__()
+        obs_dim = int(np.prod(observation_space.shape))
+        if isinstance(action_space, Box):
+            self.pi = MLPGaussianActor(obs_dim, action_space.shape[0], hidden_sizes, activation, rng)
+        else:
+            self.pi = MLPCategoricalActor(obs_dim, int(action_space.n), hidden_sizes, activation, rng)
+        self.v = MLPCritic(obs_dim, hidden_sizes, activation, rng)
+
+
+mlp_actor_critic = MLPActorCritic               # its name in Spinning Up's TensorFlow files
 
 
 # %% Buffer
@@ -152,9 +180,14 @@ class VPGBuffer:
         """A trajectory ends here, at last_obs: it terminated, or it was truncated, or the epoch's end cuts it."""
         self.paths.append((self.ptr, last_obs, terminated))
 
-    def get(self, val, last_val, logp):
-        """The epoch's data, given V of every observation (size,) and of every trajectory's last_obs (trajectories,)."""
+    def last_obs(self):
+        """The observation after each trajectory's last step, (trajectories, *obs_shape)."""
+        return np.array([last_obs for _, last_obs, _ in self.paths])
+
+    def get(self, val, logp, last_val):
+        """The epoch's data, given V and log pi of every step (size,) and V of every last_obs (trajectories,)."""
         assert self.ptr == self.size == self.paths[-1][0], 'the epoch is not complete'
+        assert val.shape == logp.shape == (self.size,), 'v and log_prob must give (batch,), not (batch, 1)'
         adv, ret, rew, val = np.zeros(self.size), np.zeros(self.size), self.rew.tolist(), val.tolist()
         start = 0
         for (end, _, terminated), next_val in zip(self.paths, last_val.tolist()):
@@ -193,83 +226,87 @@ def compute_kl(logp, logp_old):
 class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
     def __init__(self, env, rng, args):
-        self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for networks of your own: ours draw from rng alone
-        obs, act = placeholders_from_spaces(env.observation_space, env.action_space)
-        adv, ret, logp_old = placeholders((), (), ())
-        ac = tf.make_template('', args.actor_critic, **args.ac_kwargs)              # the same variables at every call
-        dist, logp, v = ac(obs, act, env.action_space)
-        self.inputs, self.outputs = dict(obs=obs), dict(v=v, logp=logp, mode=dist.mode, sample=dist.sample)
-        self.phs = dict(obs=obs, act=act, adv=adv, ret=ret, logp=logp_old)
-        self.metrics = dict(LossPi=compute_loss_pi(logp, adv),
-                            LossV=compute_loss_v(v, ret), Entropy=tf.reduce_mean(dist.entropy()),
-                            KL=compute_kl(logp, logp_old))
+        self.args = args
+        self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for layers that draw themselves, such as dropout
+        self.ac = args.actor_critic(env.observation_space, env.action_space, rng, **args.ac_kwargs)
+        obs, act, adv, ret, logp_old = [tf.placeholder(tf.float32, (None, *shape)) for shape in
+                                        (env.observation_space.shape, env.action_space.shape, (), (), ())]
+        noise, dist = tf.placeholder(tf.float32), self.ac.pi(obs)
+        metrics = self.compute_metrics(obs, act, adv, ret, logp_old)
+        self.inputs = dict(obs=obs, act=act, adv=adv, ret=ret, logp=logp_old, noise=noise)
+        self.outputs = dict(act=dist.sample(noise), val=self.ac.v(obs), logp=dist.log_prob(act), metrics=metrics)
 
-        self.pi_params, self.v_params = tf.trainable_variables('pi'), tf.trainable_variables('v')
-        self.pi_optimizer, self.vf_optimizer = MpiAdamOptimizer(args.pi_lr), MpiAdamOptimizer(args.vf_lr)
-        self.train_pi = self.pi_optimizer.minimize(self.metrics['LossPi'], var_list=self.pi_params)
-
-        def step_v():
-            _, _, v = ac(obs, act, env.action_space)            # anew at every step
-            return self.vf_optimizer.minimize(compute_loss_v(v, ret), var_list=self.v_params), True
-
-        self.train_v = repeat(step_v, args.train_v_iters)
-
-        self.sess.run(tf.global_variables_initializer())
-        self.args, self.policy, self.action_space = args, None, env.action_space
-        if args.actor_critic is mlp_actor_critic:
-            init_weights(self.sess, self.pi_params + self.v_params, rng)
-        self.sess.run(sync_all_params())
-        self.refresh_policy()
-
-    def refresh_policy(self):
-        """Fetch the parameters for acting in numpy: a session would take as long for one action as for hundreds."""
-        if self.args.actor_critic is mlp_actor_critic:
-            activation = self.args.ac_kwargs.get('activation', tf.tanh)
-            self.policy = numpy_policy(self.sess.run(self.pi_params), activation, self.action_space)
-
-    def act(self, obs, noise):
-        """An action for one observation. Networks of your own act by themselves, and draw their own noise."""
-        return self.policy(obs, noise) if self.policy else self.run('sample', obs=obs[None])[0]
-
-    def evaluate(self, obs, act=None):
-        """V(obs), or log pi(act | obs), of many observations."""
-        return self.run('v', obs=obs) if act is None else self.run('logp', obs=obs, act=act)
+        pi_optimizer = MpiAdamOptimizer(args.pi_lr)
+        self.train_pi = pi_optimizer.minimize(metrics['LossPi'], var_list=self.ac.pi.trainable_variables)
+        self.train_v = MpiAdamOptimizer(args.vf_lr).minimize(metrics['LossV'], var_list=self.ac.v.trainable_variables)
+        self.variables = init_variables(self.sess, self.ac.pi, self.ac.v)
 
     def run(self, output, **inputs):
-        return self.sess.run(self.outputs[output], {self.phs[key]: array for key, array in inputs.items()})
+        return self.sess.run(self.outputs[output], {self.inputs[key]: array for key, array in inputs.items()})
+
+    def act(self, obs, noise=0):
+        """An action for one observation, by the network itself; without noise, the most likely one."""
+        return self.run('act', obs=obs[None], noise=noise)[0]
+
+    def evaluate(self, obs, act, last_obs):
+        """V(obs), log pi(act | obs) and V(last_obs) of a whole epoch at once, which is faster than at each step."""
+        return self.run('val', obs=obs), self.run('logp', obs=obs, act=act), self.run('val', obs=last_obs)
+
+    def compute_metrics(self, obs, act, adv, ret, logp_old):
+        """What is logged about the policy and the value function as they are: numbers, or arrays to be averaged."""
+        dist, val = self.ac.pi(obs), self.ac.v(obs)
+        logp = dist.log_prob(act)
+        return dict(
+            LossPi=compute_loss_pi(logp, adv),
+            LossV=compute_loss_v(val, ret),
+            Entropy=dist.entropy(),
+            KL=compute_kl(logp, logp_old),
+        )
+
+    def metrics(self, batch):
+        return {key: np.mean(value) for key, value in self.sess.run(self.outputs['metrics'], batch).items()}
+
+    def step_pi(self, batch):
+        """One step on the policy."""
+        self.sess.run(self.train_pi, batch)
+
+    def step_v(self, batch):
+        """One step on the value function."""
+        self.sess.run(self.train_v, batch)
 
     def update(self, data):
         """Improve the policy, then the value function, on one epoch's data; returns what is logged about it."""
-        feed = {self.phs[key]: array for key, array in data.items()}
-        old = self.sess.run(self.metrics, feed)
+        batch = {self.inputs[key]: array for key, array in data.items()}
+        old = self.metrics(batch)
 
-        self.sess.run(self.train_pi, feed)
+        self.step_pi(batch)
 
-        self.sess.run(self.train_v, feed)
+        for _ in range(self.args.train_v_iters):
+            self.step_v(batch)
 
-        self.refresh_policy()
-        new = self.sess.run(self.metrics, feed)
+        new = self.metrics(batch)
         return dict(LossPi=old['LossPi'], LossV=old['LossV'], DeltaLossPi=new.pop('LossPi') - old['LossPi'],
                     DeltaLossV=new.pop('LossV') - old['LossV'], **new)
 
+    def get_state(self):
+        """What resuming needs, equal on all processes: networks and optimizers."""
+        return self.sess.run({v.op.name: v for v in self.variables})
 
-# %% Evaluation
-def evaluate(agent, buf):
-    """V of every observation and last_obs, and log pi of every action: all at once, which is fast."""
-    val = agent.evaluate(np.concatenate([buf.obs, [last_obs for _, last_obs, _ in buf.paths]]))
-    return val[:buf.size], val[buf.size:], agent.evaluate(buf.obs, buf.act)
+    def set_state(self, state):
+        for v in self.variables:
+            v.load(state[v.op.name], self.sess)
 
 
 # %% Training
 def vpg(
     env_fn,                             # function without arguments that makes the environment
-    actor_critic=mlp_actor_critic,      # the networks, made from (obs, act, action_space, **ac_kwargs)
+    actor_critic=MLPActorCritic,        # the networks, made from (observation_space, action_space, rng, **ac_kwargs)
     ac_kwargs=dict(),                   # its keyword arguments: hidden_sizes, activation
-    seed=0,                             # of all random numbers; every process adds 10000 times its number
+    seed=0,                             # of all random numbers; process i uses seed + 10000 i
     steps_per_epoch=4000,               # environment steps in an epoch, of all processes together
     epochs=50,                          # epochs of experience and update
     gamma=0.99,                         # discount of the future, per step
-    lam=0.97,                           # lambda of GAE: 0 trusts the value function, 1 the rewards
+    lam=0.97,                           # lambda of GAE: 0 relies on the value function, 1 on the rewards
     pi_lr=3e-4,                         # learning rate of the policy
     vf_lr=1e-3,                         # learning rate of the value function
     train_v_iters=80,                   # gradient steps on the value function in an epoch
@@ -293,8 +330,9 @@ def vpg(
     (obs, _), ep_ret, ep_len, start_epoch = env.reset(seed=seed), 0, 0, 0
     saved = logger.load_state()                         # None, except for a run that is resumed
     if saved:
-        set_state(agent, rng, saved)
-        obs, ep_ret, ep_len, start_epoch = env.set_state(saved['env']), *saved['counters']
+        agent.set_state(saved['agent'])
+        rng.bit_generator.state = saved['rng']
+        obs, (ep_ret, ep_len, start_epoch) = env.replay_episode(saved['env']), saved['counters']
 
     for epoch in range(start_epoch, epochs):
         noise = draw_noise(rng, local_steps, env.action_space)
@@ -311,8 +349,8 @@ def vpg(
                 logger.store(EpRet=ep_ret, EpLen=ep_len)
                 (obs, _), ep_ret, ep_len = env.reset(), 0, 0
 
-        val, last_val, logp = evaluate(agent, buf)
-        metrics = agent.update(buf.get(val, last_val, logp))
+        val, logp, last_val = agent.evaluate(buf.obs, buf.act, buf.last_obs())
+        metrics = agent.update(buf.get(val, logp, last_val))
         logger.store(VVals=val, **metrics)
 
         logger.log_tabular('Epoch', epoch)
@@ -325,8 +363,8 @@ def vpg(
         logger.log_tabular('Time', time.time() - logger.start_time)
         logger.dump_tabular()
         if epoch % save_freq == 0 or epoch == epochs - 1:
-            state = dict(get_state(agent, rng), env=env.get_state(), counters=(ep_ret, ep_len, epoch + 1))
-            logger.save_state(state, itr=epoch)
+            logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
+                                   counters=(ep_ret, ep_len, epoch + 1)), itr=epoch)
     return agent
 
 

@@ -2,51 +2,63 @@
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction
 
-from common.mpi_tools import UserError
+from common.errors import UserError
 
 
-def make_env(env_fn, discrete_actions=True):
-    """Make an environment that the algorithms can use, or say in one line why they cannot use this one."""
+def make_env(env_fn, off_policy=False):
+    """Make an environment that the algorithms can use, or say in one line why they cannot use this one.
+
+    On-policy, a Gaussian policy may sample outside of the bounds, and the environment gets the action clipped.
+    Off-policy, actions live in [-1, 1] in networks, noise and replay buffer; RescaleAction brings them to the bounds.
+    """
     env = env_fn()
     obs_space, act_space = env.observation_space, env.action_space
-    supported = 'Box or Discrete' if discrete_actions else 'Box'
     if not isinstance(obs_space, (Box, Discrete)):
         raise UserError(f'observations of type {type(obs_space).__name__} are not supported: they must be Box or '
                         'Discrete (gymnasium.wrappers.FlattenObservation turns Dict and Tuple into Box)')
-    if not isinstance(act_space, (Box, Discrete) if discrete_actions else Box):
-        raise UserError(f'actions of type {type(act_space).__name__} are not supported here: they must be {supported}'
-                        + ('' if discrete_actions else ' (vpg, trpo and ppo take Discrete ones)'))
-    if not discrete_actions and not act_space.is_bounded('both'):
-        raise UserError('actions without bounds are not supported here, since noise and tanh are scaled to the bounds: '
-                        'use vpg, trpo or ppo, or gymnasium.wrappers.RescaleAction')
-    if not discrete_actions and (act_space.low == act_space.high).any():
+    if not isinstance(act_space, Box if off_policy else (Box, Discrete)):
+        raise UserError(f'actions of type {type(act_space).__name__} are not supported here: they must be '
+                        + ('Box (vpg, trpo and ppo take Discrete ones)' if off_policy else 'Box or Discrete'))
+    if off_policy and not act_space.is_bounded('both'):
+        raise UserError('actions without bounds are not supported here, since [-1, 1] is rescaled to the bounds: '
+                        'use vpg, trpo or ppo, or put gymnasium.wrappers.ClipAction and bounds of your own around it')
+    if off_policy and (act_space.low == act_space.high).any():
         raise UserError('actions with a dimension that has only one value (low equals high) are not supported here, '
-                        'since noise and tanh are scaled to the bounds: leave that dimension out of the action space')
+                        'since [-1, 1] is rescaled to the bounds: leave that dimension out of the action space')
     if isinstance(obs_space, Discrete) or obs_space.shape == ():
-        env = gym.wrappers.FlattenObservation(env)                  # one-hot; and a lone number as an array of one
+        env = FlattenObservation(env)                   # one-hot; and a lone number as an array of one
+    if isinstance(act_space, Box):
+        bounds = Box(act_space.low.astype(np.float32), act_space.high.astype(np.float32), act_space.shape)
+        env = TransformAction(env, lambda act: fit_action(act, act_space), bounds)
+        if off_policy:
+            env = RescaleAction(env, np.float32(-1), np.float32(1))
     return TrainingEnv(env)
 
 
-class TrainingEnv(gym.Wrapper):
-    """An environment as the training loops use it.
+def fit_action(act, space):
+    """The action of a Box that is nearest to `act`: within its bounds, and whole where its type is an integer's."""
+    act = np.minimum(np.maximum(act, space.low), space.high)
+    return (np.rint(act) if np.issubdtype(space.dtype, np.integer) else act).astype(space.dtype, copy=False)
 
-    Observations come out as float32, and as copies, since an environment may use its array again. Actions are brought
-    to the space's shape and clipped to its bounds on their way in, so that a Gaussian policy may sample outside of
-    them. The episode under way can be saved and continued: the state of a simulator cannot be saved in general, but
-    its random state at the last reset and the actions since then can, and played again they lead to the same place.
+
+class TrainingEnv(gym.Wrapper):
+    """An environment as the training loops use it: flat actions, float32 observations, episodes that can be resumed.
+
+    Observations are copies, since an environment may use its array again. A simulator's state cannot be saved in
+    general, but its random state at the last reset and the actions since then can: replayed, they lead to the same
+    place.
     """
 
     def __init__(self, env):
         super().__init__(env)
         space = env.action_space
-        self.discrete = isinstance(space, Discrete)
+        self.discrete, self.act_shape = isinstance(space, Discrete), space.shape
         if self.discrete:
             self.first_action = int(space.start)
         else:
-            self.act_shape, self.act_dtype, self.low, self.high = space.shape, space.dtype, space.low, space.high
-            self.whole_numbers = np.issubdtype(space.dtype, np.integer)
-            self.action_space = Box(*(np.float32(bound.ravel()) for bound in (space.low, space.high)))
+            self.action_space = Box(space.low.ravel(), space.high.ravel())
         self.seed_given, self.random_state, self.actions = None, None, []
 
     def reset(self, *, seed=None, options=None):
@@ -58,21 +70,16 @@ class TrainingEnv(gym.Wrapper):
 
     def step(self, action):
         self.actions.append(action)
-        if self.discrete:
-            action = int(action) + self.first_action
-        else:
-            action = np.minimum(np.maximum(action.reshape(self.act_shape), self.low), self.high)
-            action = np.rint(action) if self.whole_numbers else action
-            action = action.astype(self.act_dtype, copy=False)
+        action = int(action) + self.first_action if self.discrete else action.reshape(self.act_shape)
         obs, rew, terminated, truncated, info = self.env.step(action)
         return np.array(obs, dtype=np.float32), float(rew), terminated, truncated, info
 
-    def get_state(self):
-        """What `set_state` needs to continue the episode under way."""
+    def episode_state(self):
+        """What `replay_episode` needs to continue the episode under way."""
         return dict(seed=self.seed_given, random_state=self.random_state, actions=np.array(self.actions))
 
-    def set_state(self, state):
-        """Play the saved episode again up to where it was saved; returns the observation there."""
+    def replay_episode(self, state):
+        """Replay the saved episode up to where it was saved; returns the observation there."""
         if state['random_state'] is not None:
             self.unwrapped.np_random.bit_generator.state = state['random_state']
         obs, _ = self.reset(seed=state['seed'])

@@ -10,22 +10,24 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 
-from common.mpi_tools import UserError, bcast, gather, mpi_statistics_scalar, mpi_sum, num_procs, proc_id
+from common.errors import UserError
+from common.mpi_tools import bcast, gather, mpi_statistics_scalar, mpi_sum, num_procs, proc_id
 from common.serialization import (ReplayFiles, atomic_folder, atomic_write, complete_folder, convert_json, load_tree,
                                   save_tree)
 
 COLORS = dict(gray=30, red=31, green=32, yellow=33, blue=34, magenta=35, cyan=36, white=37)
-MAY_CHANGE = {'epochs', 'save_freq', 'logger_kwargs', 'env_fn', 'exp_name'}     # from a run to its resumption
-OWN_FOLDERS = r'replay|pyt_save|tf1_save\d*(\.tmp|\.old)?(/variables)?'
-OWN_FILES = (r'(config\.json|replay/\d+\.npz|pyt_save/model\d*\.pt|state\.npz)(\.tmp)?'
-             r'|tf1_save\d*(\.tmp|\.old)?/.*|events\.out\.tfevents\..*')
+MAY_CHANGE = {'epochs', 'save_freq', 'logger_kwargs', 'env_fn', 'exp_name'}     # when a run is resumed
+OWN_FILES = (r'(state\.npz|config\.json|replay/\d+\.npz|pyt_save/model\d*\.pt)(\.tmp)?|progress\.txt\.tmp'
+             r'|tf1_save\d*(\.tmp|\.old)?|events\.out\.tfevents\..*')
 
 
 def colorize(string, color, bold=False, highlight=False):
@@ -34,14 +36,26 @@ def colorize(string, color, bold=False, highlight=False):
     return f'\x1b[{";".join(codes)}m{string}\x1b[0m'
 
 
+def read_progress(path):
+    """The columns of a progress.txt and its rows, each a dict of strings, '' where a cell is empty.
+
+    Before the first epoch has ended there may be no such file. A line without its newline is still being written, and
+    left out, as is one with another number of cells.
+    """
+    if not os.path.exists(path):
+        return [], []
+    with open(path, encoding='utf-8', errors='replace') as file:
+        columns, *rows = [line[:-1].split('\t') for line in file if line.endswith('\n')] or [[]]
+    return columns, [dict(zip(columns, row)) for row in rows if len(row) == len(columns)]
+
+
 def restore_tf_graph(sess, fpath):
     """Load the SavedModel in the folder `fpath` into `sess`; returns its inputs and outputs, tensors by name."""
     import tensorflow.compat.v1 as tf
-    fpath = complete_folder(fpath)
-    tf.saved_model.loader.load(sess, [tf.saved_model.tag_constants.SERVING], fpath)
-    with open(os.path.join(fpath, 'model_info.json'), encoding='utf-8') as file:
-        info = json.load(file)
-    return {key: sess.graph.get_tensor_by_name(name) for key, name in {**info['inputs'], **info['outputs']}.items()}
+    model = tf.saved_model.loader.load(sess, [tf.saved_model.tag_constants.SERVING], complete_folder(fpath))
+    signature = model.signature_def['serving_default']
+    return {key: sess.graph.get_tensor_by_name(tensor.name)
+            for key, tensor in [*signature.inputs.items(), *signature.outputs.items()]}
 
 
 def on_process_0(function, *args):
@@ -76,7 +90,7 @@ class Logger:
         self.start_time = time.time()                               # moved back by load_state: the Time column goes on
         self.headers, self.row, self.rows = [], {}, 0               # columns, the row under way, rows in the table
         self.save_model = None                                      # function of what to append to the model's name
-        self.tensorboard, self.events, self.bar = tensorboard, None, None
+        self.tensorboard, self.write_events = tensorboard, None
         self.output_dir, self.resuming = on_process_0(self._prepare_folder, output_dir, resume, overwrite)
         self.replay_files = ReplayFiles(self._path('replay'))
         self.log(f'Logging to {self.output_dir}', 'cyan')
@@ -85,26 +99,17 @@ class Logger:
     def log(self, msg, color='green'):
         """Print a message, in colour if standard output is a terminal."""
         if proc_id() == 0:
-            if self.bar is not None:
-                self.bar.clear()
             print(colorize(msg, color, bold=True) if color and sys.stdout.isatty() else msg, flush=True)
 
     def progress(self, local_steps, epoch, epochs):
         """range(local_steps), the steps of an epoch; on a terminal with a bar for the steps of the whole run."""
-        show = proc_id() == 0 and sys.stderr.isatty()
-        return self._with_bar(local_steps, epoch, epochs) if show else range(local_steps)
-
-    def _with_bar(self, local_steps, epoch, epochs):
+        if proc_id() > 0 or not sys.stderr.isatty():
+            return range(local_steps)
         from tqdm import tqdm
-        steps = local_steps * num_procs()
-        if self.bar is None:                            # smoothing=0: the time between epochs counts in the time left
-            self.bar = tqdm(total=epochs * steps, initial=epoch * steps, smoothing=0, unit=' steps', unit_scale=True,
-                            dynamic_ncols=True, leave=False)
-        for t in range(local_steps):
-            yield t
-            self.bar.update(num_procs())
-        if epoch == epochs - 1:
-            self.bar.close()
+        bar = tqdm(range(local_steps), total=epochs * local_steps, initial=epoch * local_steps, unit=' steps',
+                   unit_scale=num_procs(), smoothing=0, dynamic_ncols=True, leave=False)
+        bar.initial, bar.start_t = 0, self.start_time       # so that the time between epochs counts in the time left
+        return bar
 
     # ---- The table
     def log_tabular(self, key, val):
@@ -125,7 +130,9 @@ class Logger:
             with open(self._path(self.output_fname), 'a', encoding='utf-8', newline='\n') as file:
                 file.write(''.join(f'{line}\n' for line in lines))
             if self.tensorboard:
-                self._write_events()
+                step = int(self.row.get('TotalEnvInteracts', self.rows))
+                self.write_events = self.write_events or event_writer(self.output_dir)
+                self.write_events({key: val for key, val in self.row.items() if isinstance(val, (int, float))}, step)
         self.row, self.rows = {}, self.rows + 1
 
     def _print_row(self):
@@ -136,11 +143,6 @@ class Logger:
         rule = '-' * (key_width + width + 7)
         self.log('\n'.join([rule, *lines, rule]), color=None)
 
-    def _write_events(self):
-        step = int(self.row.get('TotalEnvInteracts', self.rows))
-        self.events = self.events or EventWriter(self.output_dir, step)
-        self.events.write({key: val for key, val in self.row.items() if isinstance(val, (int, float))}, step)
-
     # ---- The folder
     def _path(self, *names):
         return os.path.join(self.output_dir, *names)
@@ -149,18 +151,19 @@ class Logger:
         """Make the folder; returns its name, and whether there is a run in it to continue."""
         if resume and overwrite:
             raise UserError('--resume and --overwrite exclude each other')
-        if self.tensorboard and not (EventWriter.torch_can() or importlib.util.find_spec('tensorflow')):
+        if self.tensorboard and not any(map(importlib.util.find_spec, ('tensorboard', 'tensorflow'))):
             raise UserError('--tensorboard needs the tensorboard package: pip install tensorboard')
         self.output_dir = output_dir or tempfile.mkdtemp(prefix='experiment_')
         exists = any(os.path.exists(self._path(name)) for name in (self.output_fname, 'state.npz'))
         if exists and not resume and not overwrite:
             raise UserError(f'{self.output_dir} already has a run: --resume continues it, --overwrite replaces it')
         os.makedirs(self.output_dir, exist_ok=True)
-        if exists and overwrite:
+        resuming = resume and os.path.exists(self._path('state.npz'))
+        if exists and not resuming:                     # to be replaced, or killed before its first checkpoint
             self._remove_run()
-        return self.output_dir, exists and resume
+        return self.output_dir, resuming
 
-    def _remove_run(self, but=()):
+    def _remove_run(self):
         """Remove the files that a logger writes, and no others.
 
         The checkpoint goes first and the table last: what a kill leaves in between is not taken for a run that can go
@@ -168,23 +171,18 @@ class Logger:
         """
         with contextlib.suppress(FileNotFoundError):
             os.remove(self._path('state.npz'))
-        for folder, _, names in os.walk(self.output_dir, topdown=False):
-            inside = os.path.relpath(folder, self.output_dir).replace(os.sep, '/')
-            for name in names:
-                if re.fullmatch(OWN_FILES, name if inside == '.' else f'{inside}/{name}') and name not in but:
-                    os.remove(os.path.join(folder, name))
-            if re.fullmatch(OWN_FOLDERS, inside):
-                with contextlib.suppress(OSError):              # not empty: somebody keeps a file of theirs in it
-                    os.rmdir(folder)
-        for name in (f'{self.output_fname}.tmp', self.output_fname):
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(self._path(name))
+        folder = Path(self.output_dir)
+        for path in [*folder.glob('*'), *folder.glob('*/*')]:
+            if re.fullmatch(OWN_FILES, path.relative_to(folder).as_posix()):
+                shutil.rmtree(path) if path.is_dir() else os.remove(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self._path(self.output_fname))
 
     # ---- The configuration
     def save_config(self, config):
         """Write the arguments of the run to config.json, after checking that a resumed run has the same ones."""
         config = {**config, **self.config, 'exp_name': self.exp_name, 'num_procs': num_procs()}
-        on_process_0(self._write_config, config)
+        on_process_0(self._write_config, convert_json(config))
         plain = [f'{key}={val}' for key, val in sorted(config.items()) if isinstance(val, (bool, int, float, str))]
         self.log(textwrap.fill(', '.join(plain), width=120), 'cyan')
 
@@ -193,11 +191,12 @@ class Logger:
         if self.resuming and os.path.exists(path):
             with open(path, encoding='utf-8') as file:
                 old = json.load(file)
-            for key in sorted((set(old) & set(config)) - MAY_CHANGE):
-                for name, was, now in _differences(key, old[key], config[key]):
-                    raise UserError(f'cannot resume {self.output_dir}: {name} was {was!r} there and is {now!r} now')
+            for key in sorted(set(old) & set(config) - MAY_CHANGE):
+                if old[key] != config[key]:
+                    raise UserError(f'cannot resume {self.output_dir}: {key} was {old[key]!r} there and is '
+                                    f'{config[key]!r} now')
         with atomic_write(path, 'w') as file:
-            json.dump(convert_json(config), file, indent=4, sort_keys=True, allow_nan=False)
+            json.dump(config, file, indent=4, sort_keys=True, allow_nan=False)
 
     # ---- The model
     def setup_pytorch_saver(self, module):
@@ -218,70 +217,65 @@ class Logger:
         self.save_model = functools.partial(self._tf_simple_save, sess, inputs, outputs, saver)
 
     def _tf_simple_save(self, sess, inputs, outputs, saver, suffix):
-        """Write a SavedModel, and with it the names of its inputs and outputs."""
+        """Write a SavedModel, whose signature has the names of its inputs and outputs."""
         import tensorflow.compat.v1 as tf
-        signature = tf.saved_model.predict_signature_def(inputs, outputs)
-        info = {kind: {key: tensor.name for key, tensor in tensors.items()}
-                for kind, tensors in dict(inputs=inputs, outputs=outputs).items()}
+        signatures = dict(serving_default=tf.saved_model.predict_signature_def(inputs, outputs))
         with atomic_folder(self._path(f'tf1_save{suffix}')) as folder:
             builder = tf.saved_model.Builder(folder)
-            builder.add_meta_graph_and_variables(sess, [tf.saved_model.tag_constants.SERVING],
-                                                 {'serving_default': signature}, saver=saver)
+            builder.add_meta_graph_and_variables(sess, [tf.saved_model.tag_constants.SERVING], signatures, saver=saver)
             builder.save()
-            with open(os.path.join(folder, 'model_info.json'), 'w', encoding='utf-8') as file:
-                json.dump(info, file, indent=4, sort_keys=True)
 
     # ---- The checkpoint
     def save_state(self, state, itr=None, replay=None):
         """Save the model, and a checkpoint: the state of every process and, if there is one, its replay buffer.
 
-        state['agent'] is equal on all processes and kept once. Of the replay buffers only the rows since the last time
-        are written, to a file of their own. The checkpoint itself comes last and in one step: it refers to files that
-        are complete by then, and only those that it no longer needs are deleted after it.
+        state['agent'] is equal on all processes and kept once. PyTorch's generator, from which dropout and networks of
+        your own may draw, is kept as well. Of the replay buffers only the rows since the last time are written, to a
+        file of their own. The checkpoint itself comes last and in one step: it refers to files that are complete by
+        then, and only those that it no longer needs are deleted after it.
         """
+        if 'torch' in sys.modules:
+            state = dict(state, torch_rng=sys.modules['torch'].get_rng_state().numpy())
         states = gather({key: val for key, val in state.items() if key != 'agent' or proc_id() == 0})
-        parts = gather(self.replay_files.new_rows(replay)) if replay is not None else []
+        if replay is not None:
+            self.replay_files.save(replay)
         if proc_id() == 0:
-            if any(len(rows) for _, rows in parts):
-                self.replay_files.write(parts, len(replay.data))
             if self.save_model:
                 self.save_model(itr if self.keep_all and itr is not None else '')
-            save_tree(self._path('state.npz'), dict(states=states, rows=self.rows, replay=self.replay_files.files,
+            save_tree(self._path('state.npz'), dict(states=states, rows=self.rows, replay=self.replay_files.saved,
                                                     elapsed=time.time() - self.start_time))
-            self.replay_files.remove_others()
+            if replay is not None:
+                self.replay_files.remove_others(len(replay.data))
 
     def load_state(self, replay=None):
         """What this process saved last; fills `replay`, and cuts the table back to the rows that it had then.
 
         None for a run that is not resumed, or was killed before its first checkpoint: that one starts from nothing.
         """
-        saved = on_process_0(self._read_checkpoint) if self.resuming else None
-        self.resuming = False
-        if saved is None:
+        if not self.resuming:
             return None
-        self.headers, self.rows, self.replay_files.files = saved['headers'], saved['rows'], saved['replay']
-        self.start_time = time.time() - saved['elapsed']
+        saved, self.resuming = on_process_0(self._read_checkpoint), False
+        self.headers, self.rows, self.start_time = saved['headers'], saved['rows'], time.time() - saved['elapsed']
         if replay is not None:
-            self.replay_files.read(replay)
+            self.replay_files.load(replay, saved['replay'])
         self.log(f'Resuming after row {self.rows} of {self.output_fname}')
-        return {**saved['states'][0], **saved['states'][proc_id()]}
+        state = {**saved['states'][0], **saved['states'][proc_id()]}
+        torch_rng = state.pop('torch_rng', None)
+        if torch_rng is not None and 'torch' in sys.modules:
+            sys.modules['torch'].set_rng_state(sys.modules['torch'].from_numpy(torch_rng))
+        return state
 
     def _read_checkpoint(self):
-        if not os.path.exists(self._path('state.npz')):
-            self._remove_run(but=['config.json'])
-            return None
         saved = load_tree(self._path('state.npz'))
         if len(saved['states']) != num_procs():
             raise UserError(f'cannot resume {self.output_dir}: that run had {len(saved["states"])} processes, and now '
                             f'there are {num_procs()}')
-        lines = []
-        if saved['rows'] and os.path.exists(self._path(self.output_fname)):
-            with open(self._path(self.output_fname), encoding='utf-8') as file:
-                lines = file.readlines()[:saved['rows'] + 1]
+        headers, rows = read_progress(self._path(self.output_fname))
+        rows = [list(row.values()) for row in rows[:saved['rows']]]
+        headers = headers if rows else []               # the first row decides which columns there are
         with atomic_write(self._path(self.output_fname), 'w') as file:
-            file.writelines(lines)
-        headers = lines[0].rstrip('\n').split('\t') if lines else []
-        return dict(saved, headers=headers, rows=max(len(lines) - 1, 0))
+            file.writelines('\t'.join(cells) + '\n' for cells in [headers, *rows] if cells)
+        return dict(saved, headers=headers, rows=len(rows))
 
 
 class EpochLogger(Logger):
@@ -324,31 +318,23 @@ class EpochLogger(Logger):
         return mpi_statistics_scalar(values, with_min_and_max=True) if stored else (None, None, None, None)
 
 
-class EventWriter:
-    """Event files for TensorBoard, written by the framework at hand that can."""
+def event_writer(folder):
+    """The function write(row, step) that appends to event files for TensorBoard, by the framework at hand that can."""
+    if 'tensorflow' not in sys.modules and importlib.util.find_spec('tensorboard'):
+        from torch.utils.tensorboard import SummaryWriter
+        writer = SummaryWriter(folder)
+        add = writer.add_scalar
+    else:
+        import tensorflow.compat.v1 as tf
+        with tf.Graph().as_default():                       # FileWriter refuses to work outside of a graph
+            writer = tf.summary.FileWriter(folder)
+        add = lambda key, val, step: writer.add_summary(tf.Summary(value=[dict(tag=key, simple_value=val)]), step)
 
-    def __init__(self, folder, first_step):
-        """Events from `first_step` on that are there already are those of a run before its resumption: purged."""
-        if 'tensorflow' not in sys.modules and self.torch_can():
-            from torch.utils.tensorboard import SummaryWriter
-            self.tf, self.writer = None, SummaryWriter(folder, purge_step=first_step)
-        else:
-            import tensorflow.compat.v1 as tf
-            with tf.Graph().as_default():                   # FileWriter refuses to work outside of a graph
-                self.tf, self.writer = tf, tf.summary.FileWriter(folder)
-            self.writer.add_session_log(tf.SessionLog(status=tf.SessionLog.START), first_step)
-
-    @staticmethod
-    def torch_can():
-        return all(importlib.util.find_spec(name) for name in ('torch', 'tensorboard'))
-
-    def write(self, row, step):
+    def write(row, step):
         for key, val in row.items():
-            if self.tf:
-                self.writer.add_summary(self.tf.Summary(value=[dict(tag=key, simple_value=val)]), step)
-            else:
-                self.writer.add_scalar(key, val, step)
-        self.writer.flush()
+            add(key, val, step)
+        writer.flush()
+    return write
 
 
 def _cell(val):
@@ -358,13 +344,3 @@ def _cell(val):
     if isinstance(val, str):
         return ' '.join(val.split())                        # a tab would begin a new column
     return str(int(val) if isinstance(val, int) else float(val))
-
-
-def _differences(name, old, new):
-    """(name, old, new) of plain values that differ: numbers, strings, names of functions and classes, lists of them."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            yield from _differences(f'{name}:{key}', old.get(key), new.get(key))
-    elif new is None or isinstance(new, (bool, int, float, str, list, tuple)) or hasattr(new, '__name__'):
-        if convert_json(new) != old:
-            yield name, old, convert_json(new)

@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 
+from common.errors import UserError
 from common.mpi_tools import allreduce, broadcast, num_procs
 
 
@@ -39,14 +40,29 @@ tf.enable_resource_variables()
 
 
 def setup_tf_for_mpi(seed):
-    """A session on a new default graph, with one thread; `seed` is for what a network of your own may draw."""
+    """A session on a new default graph, in one thread; `seed` is for layers that draw themselves, such as dropout."""
     tf.reset_default_graph()
     tf.set_random_seed(int(seed))
-    config = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    config = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1)      # -1: in this one
     # TensorFlow would merge a product with the tanh behind it into one operation, which is slower than the two.
     config.graph_options.rewrite_options.remapping = RewriterConfig.OFF
     with quiet():
         return tf.Session(config=config)
+
+
+def init_variables(sess, *networks):
+    """Initialise all variables, equal on all processes; returns them.
+
+    A trainable variable that belongs to none of the `networks`, and that no optimizer would train, is refused.
+    """
+    trained = {v.ref() for network in networks for v in network.trainable_variables}
+    others = [v.op.name for v in tf.trainable_variables() if v.ref() not in trained]
+    if others:
+        raise UserError(f'nothing would train {", ".join(others)}: make variables in __init__, and keep them, or the '
+                        'tf.Module that has them, as attributes of the networks that the actor_critic consists of')
+    sess.run(tf.global_variables_initializer())
+    sess.run(sync_all_params())
+    return tf.global_variables()
 
 
 def flat_concat(tensors):
@@ -54,10 +70,10 @@ def flat_concat(tensors):
     return tf.concat([tf.reshape(x, [-1]) for x in tensors], axis=0)
 
 
-def assign_params_from_flat(flat, params):
-    """The operation that sets the variables from one vector."""
-    parts = tf.split(flat, [int(np.prod(p.shape)) for p in params])
-    return tf.group([p.assign(tf.reshape(part, p.shape)) for p, part in zip(params, parts)])
+def split_flat(flat, shapes):
+    """The reverse of `flat_concat`: tensors of these shapes."""
+    parts = tf.split(flat, [int(np.prod(shape)) for shape in shapes])
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes)]
 
 
 def sync_params(params):
@@ -66,12 +82,13 @@ def sync_params(params):
         return tf.no_op()
 
     def broadcast_flat(flat):
+        flat = flat.copy()
         broadcast(flat)
         return flat
     flat = flat_concat(params)
     synced = tf.py_func(broadcast_flat, [flat], tf.float32)
     synced.set_shape(flat.shape)
-    return assign_params_from_flat(synced, params)
+    return tf.group([p.assign(part) for p, part in zip(params, split_flat(synced, [p.shape for p in params]))])
 
 
 def sync_all_params():
@@ -85,8 +102,8 @@ def mpi_avg_tensor(x):
         return x
 
     def average(local):
-        total = np.empty_like(local)
-        allreduce(np.ascontiguousarray(local), total)
+        total = local.copy()
+        allreduce(total)
         return total / np.float32(num_procs())
     averaged = tf.py_func(average, [x], tf.float32)
     averaged.set_shape(x.shape)
@@ -100,23 +117,15 @@ class MpiAdamOptimizer(tf.train.AdamOptimizer):
     it is as in the paper, so that both twins make the same steps.
     """
 
-    def compute_gradients(self, loss, var_list, scalars=(), **kwargs):
-        """Gradients and variables, averaged over all processes; with `scalars`, their averages too, sent along."""
-        grads, variables = zip(*super().compute_gradients(loss, var_list, **kwargs))
+    def compute_gradients(self, loss, var_list, number=None, **kwargs):
+        """Gradients and variables, averaged in one message; with a `number`, also its average, sent along."""
+        pairs = [(grad, v) for grad, v in super().compute_gradients(loss, var_list, **kwargs) if grad is not None]
         if num_procs() > 1:
-            sizes = [int(np.prod(v.shape)) for v in variables] + [1] * len(scalars)
-            parts = tf.split(mpi_avg_tensor(flat_concat([*grads, *scalars])), sizes)
-            grads = [tf.reshape(part, v.shape) for part, v in zip(parts, variables)]
-            scalars = [part[0] for part in parts[len(variables):]]
-        pairs = list(zip(grads, variables))
-        return (pairs, *scalars) if scalars else pairs
-
-    def apply_gradients(self, grads_and_vars, condition=None, **kwargs):
-        """The operation that makes the step; with a `condition`, only where that is true."""
-        if condition is None:
-            return super().apply_gradients(grads_and_vars, **kwargs)
-        step = super().apply_gradients
-        return tf.cond(condition, lambda: tf.group(step(grads_and_vars, **kwargs)), tf.no_op)
+            grads, variables = zip(*pairs)
+            flat = mpi_avg_tensor(flat_concat([*grads, 0.0 if number is None else number]))
+            *grads, average = split_flat(flat, [v.shape for v in variables] + [()])
+            pairs, number = list(zip(grads, variables)), None if number is None else average
+        return pairs if number is None else (pairs, number)
 
     def _prepare(self):
         super()._prepare()
@@ -124,40 +133,14 @@ class MpiAdamOptimizer(tf.train.AdamOptimizer):
         self._epsilon_t = self._epsilon_t * tf.sqrt(1 - beta2_power)
 
 
-def init_weights(sess, params, rng):
-    """Draw weights (out, in) and the biases behind them uniformly in +-1/sqrt(in), as the PyTorch twin does."""
-    for p in params:
-        if len(p.shape) == 2:
-            fan_in = int(p.shape[1])
-        if p.op.name.endswith(('weight', 'bias')):
-            p.load((rng.uniform(-1, 1, p.shape.as_list()) / np.sqrt(fan_in)).astype(np.float32), sess)
-
-
-def count_vars(scope):
-    """The number of parameters in a scope of the graph."""
-    return sum(int(np.prod(p.shape)) for p in tf.trainable_variables(f'{scope}/'))
+def count_vars(network):
+    """The number of a network's parameters."""
+    return sum(int(np.prod(p.shape)) for p in network.trainable_variables)
 
 
 def setup_saver(agent, logger):
     """Tell the logger what to save as the model, and the user how large it is."""
-    logger.setup_tf_saver(agent.sess, inputs=agent.inputs, outputs=agent.outputs)
-    with agent.sess.graph.as_default():
-        scopes = [scope for scope in ('pi', 'v', 'main/pi', 'main/q', 'main/q1', 'main/q2') if count_vars(scope)]
-        sizes = ', '.join(f'{scope.removeprefix("main/")}: {count_vars(scope)}' for scope in scopes)
-    logger.log(f'Number of parameters: {sizes}')
-
-
-def get_state(agent, rng):
-    """What resuming needs of an agent (the same on all processes) and of this process's generator."""
-    with agent.sess.graph.as_default():
-        params = {p.op.name: p for p in tf.global_variables()}
-    return dict(agent=agent.sess.run(params), rng=dict(numpy=rng.bit_generator.state))
-
-
-def set_state(agent, rng, state):
-    """Put back what `get_state` gave."""
-    with agent.sess.graph.as_default():
-        for p in tf.global_variables():
-            p.load(state['agent'][p.op.name], agent.sess)
-    agent.refresh_policy()
-    rng.bit_generator.state = state['rng']['numpy']
+    inputs = {key: agent.inputs[key] for key in ('obs', 'noise') if key in agent.inputs}
+    logger.setup_tf_saver(agent.sess, inputs, dict(act=agent.outputs['act']))
+    networks = {name: net for name, net in sorted(vars(agent.ac).items()) if isinstance(net, tf.Module)}
+    logger.log('Number of parameters: ' + ', '.join(f'{name}: {count_vars(net)}' for name, net in networks.items()))

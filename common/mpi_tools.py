@@ -9,13 +9,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import traceback
 
 import numpy as np
 
-
-class UserError(Exception):
-    """A mistake that its user can mend: the command line shows it as one line and exits with status 2."""
+from common.errors import UserError
 
 
 @functools.cache
@@ -38,6 +37,7 @@ def _abort_all(world, kind, error, trace):
     sys.stderr.write(f'Process {world.Get_rank()} of {world.Get_size()} failed, so all of them stop:\n{lines}')
     sys.stdout.flush()
     sys.stderr.flush()
+    time.sleep(0.5)                                         # mpirun drops what it has not passed on by then
     world.Abort(1)
 
 
@@ -82,16 +82,17 @@ def mpi_fork(n):
 def mpi_op(x, op):
     """Reduce the array or number `x` over all processes, in float64, with `op`: 'sum', 'min' or 'max'."""
     x = np.asarray(x, dtype=np.float64)
-    result = x.copy()
+    result = x.copy(order='C')
     if num_procs() > 1:
         from mpi4py import MPI
-        allreduce(np.ascontiguousarray(x), result, op=getattr(MPI, op.upper()))
+        allreduce(result, op=getattr(MPI, op.upper()))
     return result if x.ndim else float(result)
 
 
-def allreduce(send, receive, **kwargs):
-    """Reduce the array `send` of every process into the array `receive` of every process (their sum, if not told)."""
-    _world().Allreduce(send, receive, **kwargs)
+def allreduce(x, **kwargs):
+    """Replace the array `x` of every process by their sum (or by what `op` says), in place."""
+    from mpi4py import MPI
+    _world().Allreduce(MPI.IN_PLACE, x, **kwargs)
 
 
 def mpi_sum(x):

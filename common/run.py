@@ -5,15 +5,14 @@
     python -m common.run plot data                              and the tools
 
 Flags are not listed anywhere: they are the arguments of the training function, their types are those of its defaults,
-and --help shows the comments that stand behind them in its signature.
+and --help shows the comments that stand behind them in its signature. argparse does the rest.
 """
+import argparse
 import ast
 import contextlib
-import difflib
 import functools
 import importlib
 import inspect
-import io
 import itertools
 import math
 import os
@@ -21,38 +20,34 @@ import pathlib
 import re
 import runpy
 import shlex
-import shutil
 import sys
 import textwrap
 import time
-import tokenize
 import warnings
-from typing import NamedTuple
 
 import gymnasium as gym
 
 from common.env_tools import make_env
-from common.mpi_tools import UserError, mpi_fork, num_procs, proc_id
-from common.numpy_mlp import ACTIVATIONS
-from common.run_utils import DATESTAMP, ExperimentGrid, algo_name, cpu_count, default_arguments
-from common.run_utils import one_line_errors, run_here, setup_logger_kwargs
+from common.errors import ArgumentParser, UserError, nearest, one_line_errors
+from common.mpi_tools import num_procs
+from common.run_utils import (DATESTAMP, ExperimentGrid, algo_name, cpu_count, default_arguments, run_here,
+                              setup_logger_kwargs)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TOOLS = dict(plot='draw learning curves of runs', test_policy='watch a trained policy, and measure it')
 SHORT_FLAGS = dict(env='env_name', hid='ac_kwargs:hidden_sizes', act='ac_kwargs:activation', cpu='num_cpu',
                    dt='datestamp')
 NO_FLAGS = 'env_fn', 'actor_critic', 'ac_kwargs', 'logger_kwargs'
-TEXTS = dict(hidden_sizes='sizes of the hidden layers', activation='activation behind each of them: relu, tanh, elu')
+HELP = dict(hidden_sizes='sizes of the hidden layers', activation='their activation function, by its name')
 
-# Where numbers must lie, as far as that is plain. Anything else is left to the algorithm.
-AT_LEAST_1 = '''steps_per_epoch epochs max_ep_len save_freq train_pi_iters train_v_iters cg_iters backtrack_iters
-    replay_size batch_size update_every policy_delay num_cpu jobs'''.split()
-AT_LEAST_0 = '''seed start_steps update_after num_test_episodes pi_lr vf_lr q_lr lr clip_ratio target_kl delta
-    damping_coeff act_noise target_noise noise_clip alpha'''.split()
-FROM_0_TO_1 = 'gamma lam polyak backtrack_coeff'.split()
+# Lowest and highest values of numbers, as far as they are obvious. Anything else is left to the algorithm.
+BOUNDS = {
+    **dict.fromkeys('gamma lam polyak backtrack_coeff'.split(), (0, 1)),
+    **dict.fromkeys('''seed start_steps update_after num_test_episodes pi_lr vf_lr q_lr lr clip_ratio target_kl delta
+        damping_coeff act_noise target_noise noise_clip alpha'''.split(), (0, math.inf)),
+    **dict.fromkeys('''steps_per_epoch epochs max_ep_len save_freq train_pi_iters train_v_iters cg_iters backtrack_iters
+        replay_size batch_size update_every policy_delay num_cpu jobs'''.split(), (1, math.inf))}
 
-
-# ---- Flags
 
 def run_options(
     exp_name=None,          # name of the experiment and of its folder; the script's own if not given
@@ -77,229 +72,177 @@ def run_options(
     return dict(locals(), num_cpu=cpu_count(num_cpu))
 
 
-class Flag(NamedTuple):
-    """An argument that the command line can set."""
-    name: str
-    default: object
-    text: str               # what it means
+# ---- Values
 
-    @property
-    def spellings(self):
-        """The flag as one may write it, shortest first."""
-        shorts = [short for short, name in SHORT_FLAGS.items() if name == self.name]
-        return [f'--{name}' for name in [*shorts, self.name]]
-
-    @property
-    def words(self):
-        """Words that its text puts in quotes are values that it takes beside those of its type."""
-        return re.findall(r"'(\w+)'", self.text)
-
-    @property
-    def expected(self):
-        """What its values look like."""
-        kinds = {bool: 'true or false', int: 'a whole number', float: 'a number', tuple: 'layer sizes such as [64,64]'}
-        kind = kinds.get(type(self.default), '' if self.words else 'a name')
-        return ' or '.join(filter(None, [kind, *(repr(word) for word in self.words)]))
-
-
-def all_flags(train_fn):
-    """Every flag of an algorithm file, in groups."""
-    env = Flag('env_name', None, 'environment, by its name: CartPole-v1; or module:Env-v0, which imports module first')
-    networks = default_arguments(train_fn).get('actor_critic')
-    return {'Options of a run': [env, *signature_flags(run_options)],
-            "The algorithm's arguments": signature_flags(train_fn) + signature_flags(networks, 'ac_kwargs:')}
+def parse_value(text, name, default, words, train_fn):
+    """The value that a text means for an argument: a literal of the type of its default, an activation function by its
+    name, or one of `words`. Nothing is evaluated."""
+    if text in words or default is None or isinstance(default, str) and not words:
+        return text
+    if callable(default):
+        return activation(train_fn, text)
+    expected = []
+    with contextlib.suppress(KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        if isinstance(default, bool):
+            expected = ['true or false']
+            stamp = name == 'datestamp' and re.fullmatch(r'\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d', text)
+            return text if stamp else dict(true=True, false=False)[text.lower()]
+        if isinstance(default, tuple):
+            expected = ['a list of layer sizes such as [64,64]']
+            value = ast.literal_eval(text)
+            if isinstance(value, (list, tuple)) and value and all(type(size) is int and size > 0 for size in value):
+                return value
+        if isinstance(default, (int, float)):
+            whole, (low, high) = isinstance(default, int), BOUNDS.get(name, (-math.inf, math.inf))
+            bounds = f' from {low} to {high}' if high == 1 else f' of at least {low}' if low >= 0 else ''
+            expected = [f'a {"whole " if whole else ""}number{bounds}']
+            value = ast.literal_eval(text)
+            if type(value) in (int, float) and math.isfinite(value) and low <= value <= high:
+                if not whole or value == int(value):                        # 1e6 is a whole number too
+                    return int(value) if whole else value
+    raise argparse.ArgumentTypeError(f'{text} is not ' + ' or '.join([*expected, *map(repr, words)]))
 
 
-def signature_flags(function, prefix=''):
-    """A flag for every argument of a function, or class, with a default that can be written on a command line."""
-    if function is None:
-        return []
-    texts = dict(TEXTS, **comments(function.__init__ if inspect.isclass(function) else function))
-    return [Flag(prefix + name, default, texts.get(name, '')) for name, default in default_arguments(function).items()
-            if name not in NO_FLAGS and (default is not None or name == 'exp_name')]
+def activation(train_fn, name):
+    """The activation function of a name, in the framework that the training function's file imports: a function of
+    tf.nn, or a class of torch.nn. Case and underscores do not count: leaky_relu is torch.nn.LeakyReLU, too."""
+    modules = train_fn.__globals__
+    if 'tf' in modules:
+        found = [('identity', modules['tf'].identity), *inspect.getmembers(modules['tf'].nn, callable)]
+    else:
+        found = [(name, kind) for name, kind in inspect.getmembers(modules.get('nn'), inspect.isclass)
+                 if kind.__module__ == 'torch.nn.modules.activation' or name == 'Identity']
+    known = {word.lower().replace('_', ''): function for word, function in found if not word.startswith('_')}
+    key = name.split('.')[-1].lower().replace('_', '')
+    if key not in known:
+        raise UserError(f'{name} is not an activation function{nearest(key, known)}')
+    return known[key]
 
+
+# ---- The parser
 
 def comments(function):
-    """The trailing comment behind each parameter in a function's source."""
-    with contextlib.suppress(OSError, TypeError, tokenize.TokenError):
-        found, depth, name, before = {}, 0, None, ''
-        for kind, text, *_ in tokenize.generate_tokens(io.StringIO(inspect.getsource(function)).readline):
-            if kind == tokenize.OP:
-                depth += (text in '([{') - (text in ')]}')
-            if kind == tokenize.OP and depth == 0 and text == ')':
-                return found                                # the end of the signature
-            if kind == tokenize.NAME and depth == 1 and before in ('(', ','):
-                name = text
-            if kind == tokenize.COMMENT and name:
-                found[name] = f'{found.get(name, "")} {text.lstrip("# ")}'.strip()
-            elif kind != tokenize.NL:
-                before = text
+    """The comment behind each parameter in the signature of a function or class, where each has its own line."""
+    with contextlib.suppress(OSError, TypeError):           # there is no source, or no signature of several lines
+        signature = re.search(r'\(\n(.*?)\n *\)', inspect.getsource(function), flags=re.DOTALL)
+        return dict(re.findall(r'^ *(\w+).*?, *# (.*)$', signature[1], flags=re.MULTILINE))
     return {}
 
 
-# ---- Parsing
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Every flag with its short form, and without names for its values, which its help describes."""
+    def _format_action_invocation(self, action):
+        return ', '.join(action.option_strings)
 
-def nearest(word, names):
-    """' (nearest: ...)' with the names most like a misspelt word, or nothing when there are none."""
-    names = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(word.lower(), names, n=3)
-    return f' (nearest: {", ".join(names[name] for name in close)})' if close else ''
+
+class StoreOnce(argparse.Action):
+    """Store the flag as it is written, and its value or values. A bare flag means True."""
+    def __call__(self, parser, namespace, values, option_string=None):
+        if hasattr(namespace, self.dest):
+            parser.error(f'{"/".join(self.option_strings)} is given twice; all its values stand behind one flag')
+        setattr(namespace, self.dest, (option_string, [True] if values == [] else values))
+
+
+def make_parser(train_fn):
+    """The command line of a training function."""
+    script, defaults = os.path.basename(inspect.getsourcefile(train_fn)), default_arguments(train_fn)
+    env = 'Pendulum-v1' if 'replay_size' in defaults else 'CartPole-v1'
+    parser = ArgumentParser(prog=script, usage=f'python {script} --env NAME [--FLAG VALUE [VALUE ...]] ...',
+                            description=train_fn.__globals__.get('__doc__'),
+                            formatter_class=functools.partial(HelpFormatter, max_help_position=30, width=100),
+                            epilog=EPILOG.format(script=script, env=env, name=script.removesuffix('.py')),
+                            argument_default=argparse.SUPPRESS)
+    parser._negative_number_matcher = re.compile(r'-[\d.]')                 # argparse's own takes -1e-3 for a flag
+    group = parser.add_argument_group('options of a run')
+    group.add_argument('--env', '--env_name', dest='env_name', nargs='+', action=StoreOnce,
+                       help='environment, by its name: CartPole-v1; or module:Env-v0, which imports module first')
+    add_flags(group, run_options, train_fn)
+    group = parser.add_argument_group("the algorithm's arguments")
+    add_flags(group, train_fn, train_fn)
+    if 'actor_critic' in defaults:
+        add_flags(group, defaults['actor_critic'], train_fn, prefix='ac_kwargs:')
+    return parser
+
+
+def add_flags(group, function, train_fn, prefix=''):
+    """A flag for every argument of a function, or class, whose default can be written on a command line."""
+    texts = dict(HELP, **comments(function))
+    for name, default in default_arguments(function).items():
+        if name in NO_FLAGS or default is None and function is not run_options:
+            continue
+        words = re.findall(r"'(\w+)'", texts.get(name, ''))         # in quotes: values beside those of its type
+        parse = functools.partial(parse_value, name=name, default=default, words=words, train_fn=train_fn)
+        shorts = [f'--{short}' for short, long in SHORT_FLAGS.items() if long == prefix + name]
+        shown = '' if default is None or default is False else f' (default: {as_text(default)})'
+        many, bare = ('+', '*') if function is not run_options else (None, '?')
+        group.add_argument(*shorts, f'--{prefix}{name}', dest=prefix + name, action=StoreOnce, type=parse, const=True,
+                           nargs=bare if isinstance(default, bool) else many,
+                           help=(texts.get(name, '') + shown).replace('%', '%%'))
 
 
 def parse_args(argv, train_fn):
     """The grid that a command line describes, and the options of the run."""
-    flags = {spelling: flag for group in all_flags(train_fn).values() for flag in group for spelling in flag.spellings}
-    given = []                                              # of each flag: as written, shorthand, texts of its values
-    for arg in argv:
-        if re.match('--?[A-Za-z]', arg):
-            written, equals, text = arg.partition('=')
-            written, bracket, shorthand = written.partition('[')
-            if written not in flags:
-                raise UserError(f'unknown flag {written}{nearest(written, flags)}; --help shows them all')
-            given.append((written, shorthand.rstrip(']') if bracket else None, [text] if equals else []))
-        elif given:
-            given[-1][2].append(arg)
-        else:
-            raise UserError(f'expected a flag such as --env before {arg}')
+    words, shorthands = [], {}
+    for word in argv:                                       # --hid[h] is --hid, to be called h in names
+        flag = re.fullmatch(r'--([^[=]+)\[(.*?)\](=.*)?', word)
+        if flag:
+            shorthands[SHORT_FLAGS.get(flag[1], flag[1])] = flag[2]
+        words.append(f'--{flag[1]}{flag[3] or ""}' if flag else word)
+    given = vars(make_parser(train_fn).parse_args(words))   # in the order in which they are written
+    if 'env_name' not in given:
+        raise UserError('which environment? For example --env CartPole-v1; --help shows all flags')
+    options = run_options(**{name: given.pop(name)[1] for name in default_arguments(run_options) if name in given})
 
     # The order of parameters in names is Spinning Up's: as written, then those with a shorthand, then the short flags.
     shorts = [f'--{short}' for short in SHORT_FLAGS]
-    given.sort(key=lambda item: (shorts.index(item[0]) if item[0] in shorts else -1, item[1] is not None))
-    grid, options, activations = ExperimentGrid(), {}, activation_names(train_fn)
-    for written, shorthand, texts in given:
-        flag = flags[written]
-        if flag.name in grid.keys or flag.name in options:
-            raise UserError(f'{" or ".join(flag.spellings)} is given twice; all values stand behind one flag')
-        values = parse_values(flag, written, texts, activations)
-        if flag.name not in default_arguments(run_options):
-            grid.add(flag.name, values, shorthand)
-        elif len(values) == 1:
-            options[flag.name] = values[0]
-        else:
-            raise UserError(f'{written} takes one value, not {len(values)}')
-    if 'env_name' not in grid.keys:
-        raise UserError('which environment? For example --env CartPole-v1; --help shows all flags')
-    options = run_options(**options)
-    grid.name = options['exp_name'] or algo_name(train_fn)
+    order = {key: (shorts.index(flag) if flag in shorts else -1, key in shorthands) for key, (flag, _) in given.items()}
+    grid = ExperimentGrid(options['exp_name'] or algo_name(train_fn))
+    for key in sorted(given, key=order.get):
+        grid.add(key, given[key][1], shorthands.get(key))
     return grid, options
-
-
-def parse_values(flag, written, texts, activations):
-    """The values behind a flag; a flag that is true or false needs none."""
-    if not texts and not isinstance(flag.default, bool):
-        raise UserError(f'{written} needs a value: {flag.expected}')
-    values = []
-    for text in texts or ['true']:
-        try:
-            value = parse_value(flag, text, activations)
-        except UserError as error:
-            raise UserError(f'{written} {text}: {error}') from None
-        if value in values:
-            raise UserError(f'{written}: {text} is given twice')
-        values.append(value)
-    return values
-
-
-def parse_value(flag, text, activations):
-    """The value that a text means for a flag: a literal of the type of its default, or a name. Nothing is evaluated."""
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        value = text
-    if text in flag.words:
-        return text
-    if flag.default is None or isinstance(flag.default, str) and not flag.words:
-        return text
-    if callable(flag.default):
-        name = text.split('.')[-1].lower().replace('_', '')                 # nn.ReLU and tf.nn.relu are both relu
-        if name not in activations:
-            raise UserError(f'no activation of that name{nearest(name, activations) or ": " + ", ".join(activations)}')
-        return activations[name]
-    if isinstance(flag.default, bool):
-        if text.lower() in ('true', 'false'):
-            return text.lower() == 'true'
-        if flag.name == 'datestamp' and re.fullmatch(r'\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d', text):
-            return text
-    elif isinstance(flag.default, tuple):
-        if isinstance(value, (list, tuple)) and value and all(type(size) is int and size > 0 for size in value):
-            return value
-    elif type(value) in (int, float) and math.isfinite(value):
-        if isinstance(flag.default, float) or value == int(value):
-            check_range(flag, value)
-            return value if isinstance(flag.default, float) else int(value)         # 1e6 is a whole number too
-    raise UserError(f'expected {flag.expected}')
-
-
-def check_range(flag, value):
-    """Refuse a number that makes no sense."""
-    low = 1 if flag.name in AT_LEAST_1 else 0 if flag.name in AT_LEAST_0 + FROM_0_TO_1 else -math.inf
-    if value < low or value > 1 and flag.name in FROM_0_TO_1:
-        bounds = 'from 0 to 1' if flag.name in FROM_0_TO_1 else f'at least {low}'
-        raise UserError(f'expected {flag.expected}, {bounds}')
-
-
-def activation_names(train_fn):
-    """The activations of the framework that the training function's file imports, by their names in lower case."""
-    names = train_fn.__globals__
-    module = names['tf'].nn if 'tf' in names else names.get('nn')
-    names = {name.lower().replace('_', ''): name for name in dir(module)}
-    return {name: getattr(module, names[name]) for name in ACTIVATIONS if name in names}
 
 
 # ---- Running
 
 def command_line(train_fn, argv=None):
     """The whole command line of an algorithm file: `--help`, one run, or several values for a flag and so a grid."""
-    argv = sys.argv[1:] if argv is None else argv
-    script = inspect.getsourcefile(train_fn)
+    argv, script = sys.argv[1:] if argv is None else argv, inspect.getsourcefile(train_fn)
     with one_line_errors(os.path.basename(script), '; the same command with --resume goes on from the last checkpoint'):
-        if {'-h', '--help'} & set(argv) or argv == ['help']:
-            if proc_id() == 0:
-                print(help_page(train_fn, os.path.basename(script)))
-            return
         grid, options = parse_args(argv, train_fn)
         variants = grid.variants()
-        if len(variants) > 1 or options['num_cpu'] > 1 or options['print_commands']:
-            refuse_mpirun()
+        check(train_fn, variants, options)
+        command = functools.partial(variant_command, grid, script, options)
+        logger_options = {key: options[key] for key in ('resume', 'overwrite', 'keep_all', 'tensorboard')}
         if options['print_commands']:
-            check(train_fn, variants, options['num_cpu'])
             for variant in variants:
-                print(shlex.join(variant_command(grid, script, options, grid.variant_name(variant), variant)))
-        elif len(variants) == 1:
-            run_one(train_fn, grid.name, variants[0], options)
+                print(shlex.join(command(grid.variant_name(variant), variant)))
+        elif len(variants) > 1:
+            grid.run(train_fn, options['num_cpu'], options['data_dir'], options['datestamp'], options['jobs'], command,
+                     **logger_options)
         else:
-            check(train_fn, variants, options['num_cpu'])
-            grid.run(train_fn, command=functools.partial(variant_command, grid, script, options), **{
-                key: value for key, value in options.items() if key not in ('exp_name', 'print_commands')})
+            variant = variants[0]
+            place = setup_logger_kwargs(grid.name, variant.get('seed', 0), options['data_dir'], options['datestamp'])
+            run_here(train_fn, variant, options['num_cpu'], dict(place, **logger_options))
 
 
-def run_one(train_fn, exp_name, variant, options):
-    """Train here, or with --cpu N in N processes under mpirun."""
-    mpi_fork(options['num_cpu'])
-    check(train_fn, [variant], num_procs())
-    floats = [key for key, default in default_arguments(train_fn).items() if isinstance(default, float)]
-    kwargs = {key: float(value) if key in floats and type(value) is int else value for key, value in variant.items()}
-    place = setup_logger_kwargs(exp_name, kwargs.get('seed', 0), options['data_dir'], options['datestamp'])
-    logger_options = {key: options[key] for key in ('resume', 'overwrite', 'keep_all', 'tensorboard')}
-    run_here(train_fn, kwargs, 1, dict(place, **logger_options))
+def check(train_fn, variants, options):
+    """What can be known to fail should fail before anything is created on disk.
 
-
-def refuse_mpirun():
-    """Processes that mpirun started must not each start the same runs. (These variables tell, without starting MPI.)"""
+    Processes that mpirun started must not each start the same runs. (Its variables tell, without starting MPI.) Then
+    environments are made, once; and every process needs a share of each epoch and batch.
+    """
     started = int(os.getenv('PMI_SIZE') or os.getenv('OMPI_COMM_WORLD_SIZE') or 1)
-    if started > 1 and not os.getenv('STARTED_BY_MPI_FORK'):
+    processes = options['num_cpu']
+    if len(variants) == 1 and processes == 1 and not options['print_commands']:
+        processes = num_procs()
+    elif started > 1 and not os.getenv('STARTED_BY_MPI_FORK'):
         raise UserError('a grid, and --cpu, start processes of their own: leave out mpirun, and give --cpu')
-
-
-def check(train_fn, variants, processes):
-    """What can be known to fail should fail before anything is created on disk: environments are made once, and every
-    process needs a share of each epoch and batch."""
     defaults = default_arguments(train_fn)
     for name in dict.fromkeys(variant['env_name'] for variant in variants):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter('ignore')             # training will warn
-                make_env(functools.partial(gym.make, name), discrete_actions='replay_size' not in defaults).close()
+                make_env(functools.partial(gym.make, name), off_policy='replay_size' in defaults).close()
         except gym.error.UnregisteredEnv:
             raise UserError(f'unknown environment {name}{nearest(name, gym.registry)}') from None
         except (UserError, gym.error.Error, ImportError) as error:
@@ -311,9 +254,8 @@ def check(train_fn, variants, processes):
 
 
 def variant_command(grid, script, options, name, variant):
-    """The command line that runs one variant of a grid alone, into the same folder, as one would type it here."""
-    python = 'python' if shutil.which('python') == sys.executable else sys.executable
-    words = [python, min(script, os.path.relpath(script), key=len)]
+    """The command line that runs one variant of a grid alone, into the same folder."""
+    words = [sys.executable, min(script, os.path.relpath(script), key=len)]
     for key in grid.keys:
         flag = next((short for short, long in SHORT_FLAGS.items() if long == key), key)
         words += [f'--{flag}', as_text(grid.value(variant, key))]
@@ -332,35 +274,16 @@ def as_text(value):
 
 # ---- Help
 
-def help_page(train_fn, script, width=100):
-    """What --help shows: the file's docstring, every flag with its meaning and default, and examples."""
-    lines = [f'python {script} --env NAME [--FLAG VALUE [VALUE ...]] ...', '']
-    for paragraph in inspect.cleandoc(train_fn.__globals__.get('__doc__') or '').split('\n\n'):
-        lines += [paragraph if '\n ' in paragraph else textwrap.fill(paragraph, width), '']        # equations stay
-    for group, flags in all_flags(train_fn).items():
-        lines.append(f'{group}:')
-        for flag in flags:
-            shown = flag.default is not None and flag.default is not False
-            default = f' (default:\xa0{as_text(flag.default)})' if shown else ''            # which no line end parts
-            text = [line.replace('\xa0', ' ') for line in textwrap.wrap(flag.text + default, width - 30)]
-            head = '  ' + ', '.join(flag.spellings)
-            lines += [f'{head:<29} {text.pop(0)}' if len(head) < 30 and text else head]
-            lines += [' ' * 30 + line for line in text]
-        lines.append('')
-    env, stem = 'Pendulum-v1' if 'replay_size' in default_arguments(train_fn) else 'CartPole-v1', script[:-3]
-    lines.append(textwrap.dedent(f'''\
-        A flag that is true or false needs no value. Several values for a flag make a grid of runs, whose
-        folders are named after what varies; --flag[short] says how to call it there.
+EPILOG = """\
+A flag that is true or false needs no value. Several values for a flag make a grid of runs, whose
+folders are named after what varies; --flag[short] says how to call it there.
 
-        Examples:
-          python {script} --env {env}
-          python {script} --env {env} --hid 32,32 --act relu --gamma 0.95 --exp_name mine
-          mpirun -np 4 python {script} --env {env}                  (or --cpu 4)
-          python {script} --env {env} --exp_name mine --resume
-          python {script} --env {env} --hid[h] [32] [64,64] --seed 0 1 2 --jobs 2
-          python -m common.run plot data
-          python -m common.run test_policy data/{stem}/{stem}_s0'''))
-    return '\n'.join(lines)
+examples:
+  python {script} --env {env} --hid 32,32 --act relu --gamma 0.95 --exp_name mine
+  python {script} --env {env} --exp_name mine --resume
+  python {script} --env {env} --hid[h] [32] [64,64] --seed 0 1 2 --jobs 2
+  python -m common.run plot data
+  python -m common.run test_policy data/{name}/{name}_s0"""
 
 
 def overview(algorithms):
@@ -369,13 +292,8 @@ def overview(algorithms):
     for name in algorithms:
         about = ast.get_docstring(ast.parse((ROOT / f'{name}.py').read_text(encoding='utf-8'))) or ''
         lines.append(f'  {name:<14}' + textwrap.shorten(about.split('\n')[0], 84, placeholder=' ...'))
-    lines += ['', 'Tools:', *(f'  {name:<14}{text}' for name, text in TOOLS.items()), '', 'Examples:']
-    return '\n'.join(lines) + textwrap.indent(textwrap.dedent('''
-        python -m common.run ppo --help                                     the flags of an algorithm
-        python -m common.run ppo --env CartPole-v1 --exp_name mine          train
-        python -m common.run ppo --env CartPole-v1 --clip_ratio 0.1 0.2 --seed 0 1 --jobs 2
-        python -m common.run plot data/mine                                 see how it went
-        python -m common.run test_policy data/mine/mine_s0                  see what it learned'''), '  ')
+    lines += ['', 'Tools:', *(f'  {name:<14}{text}' for name, text in TOOLS.items()), '', 'COMMAND --help shows more.']
+    return '\n'.join(lines)
 
 
 # ---- python -m common.run
@@ -392,10 +310,9 @@ def main(argv=None):
     algorithms = sorted(path.stem for path in ROOT.glob('*_*.py') if path.stem.endswith(('_torch', '_tf1')))
     with one_line_errors('python -m common.run'):
         if cmd in ('help', '--help', '-h'):
-            if proc_id() == 0:
-                print(overview(algorithms))
+            print(overview(algorithms))
         elif cmd in TOOLS:
-            importlib.import_module(f'common.{cmd}').main(args)
+            importlib.import_module(f'tools.{cmd}').main(args)
         elif cmd in algorithms or f'{cmd}_torch' in algorithms:
             parse_and_execute_grid_search(cmd if cmd in algorithms else f'{cmd}_torch', args)
         else:

@@ -28,17 +28,16 @@ import sys
 import textwrap
 import time
 import zlib
+from pathlib import Path
 
 import gymnasium as gym
 
-from common.mpi_tools import UserError, mpi_fork, proc_id
+from common.errors import ExperimentFailed, UserError, one_line_errors
+from common.logx import read_progress
+from common.mpi_tools import mpi_fork, proc_id
 from common.serialization import convert_json
 
 DATESTAMP = '%Y-%m-%d_%H-%M-%S'
-
-
-class ExperimentFailed(Exception):
-    """One or more experiments ended with an error, which has been shown."""
 
 
 # ---- Names and folders
@@ -56,13 +55,10 @@ def setup_logger_kwargs(exp_name, seed=None, data_dir=None, datestamp=False):
 
 
 def valid_str(value):
-    """A value as a part of a file name: lower case letters, digits, '-' and '_'; lists joined with '-'; a function or
-    class by its name."""
-    if hasattr(value, '__name__'):
-        value = value.__name__
+    """A value as part of a file name: lower case letters, digits, '-' and '_'; lists are joined, functions named."""
     if isinstance(value, (list, tuple)):
         return '-'.join(valid_str(v) for v in value)
-    return re.sub('[^a-z0-9_-]', '-', str(value).lower())
+    return re.sub('[^a-z0-9_-]', '-', str(getattr(value, '__name__', value)).lower())
 
 
 # ---- Experiments, each in a process of its own
@@ -121,95 +117,67 @@ class Experiment:
 
     def __init__(self, command, kwargs, num_cpu, logger_kwargs):
         self.command, self.kwargs, self.num_cpu = command, kwargs, num_cpu
-        self.name, self.seed, self.folder = logger_kwargs['exp_name'], kwargs['seed'], logger_kwargs['output_dir']
+        self.name, self.seed, self.folder = logger_kwargs['exp_name'], kwargs['seed'], Path(logger_kwargs['output_dir'])
         self.resume, self.overwrite = logger_kwargs.get('resume'), logger_kwargs.get('overwrite')
-        self.log = self.path('output.log')
+        self.log = self.folder / 'output.log'
         self.process, self.started, self.seconds, self.error = None, 0, 0, None
-        self.begin, self.shown = 0, 0                       # where in the log this run begins, and is shown up to
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def rows(self):
-        """The rows of progress.txt, each a dict."""
-        try:
-            with open(self.path('progress.txt')) as file:
-                header, *rows = [line.rstrip('\n').split('\t') for line in file]
-        except (OSError, ValueError):
-            return []
-        return [dict(zip(header, row)) for row in rows]
+        self.output, self.position = '', 0                  # what it has printed, up to which position in the log
 
     def performance(self):
         """The last test return, or training return where there are no tests."""
-        last = (self.rows() or [{}])[-1]
-        value = last.get('AverageTestEpRet') or last.get('AverageEpRet')
+        _, rows = read_progress(self.folder / 'progress.txt')
+        value = rows and (rows[-1].get('AverageTestEpRet') or rows[-1].get('AverageEpRet'))
         return f'{float(value):.4g}' if value else '-'
 
     def finished(self):
         """Nothing is left to do: all epochs are in progress.txt, the checkpoint was written after the last of them, and
         the arguments are those of config.json. If in doubt, no: the run itself then finds out."""
         try:
-            with open(self.path('config.json')) as file:
-                config = json.load(file)
-            complete = os.path.getmtime(self.path('state.npz')) >= os.path.getmtime(self.path('progress.txt'))
+            config = json.loads((self.folder / 'config.json').read_text(encoding='utf-8'))
+            progress, state = [(self.folder / name).stat().st_mtime for name in ('progress.txt', 'state.npz')]
         except (OSError, ValueError):
             return False
         now = dict(convert_json(self.kwargs), num_procs=self.num_cpu)
         same = all(config[key] == now[key] for key in now if key in config and key != 'logger_kwargs')
-        return complete and same and len(self.rows()) >= self.kwargs.get('epochs', math.inf)
+        _, rows = read_progress(self.folder / 'progress.txt')
+        return progress <= state and same and len(rows) >= self.kwargs.get('epochs', math.inf)
 
     def start(self):
         """Start the process. It finds the modules that this one finds."""
         os.makedirs(self.folder, exist_ok=True)
         env = dict(os.environ, PYTHONUNBUFFERED='1', PYTHONPATH=os.pathsep.join(map(os.path.abspath, sys.path)))
         with open(self.log, 'a' if self.resume else 'w') as log:
-            self.started, self.begin, self.shown = time.time(), log.tell(), log.tell()
+            self.started, self.position = time.time(), log.tell()
             self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
                                             preexec_fn=end_with_parent if sys.platform == 'linux' else None)
 
-    def ended(self):
-        """Has the process ended? If so, note how."""
-        status = self.process.poll()
+    def poll(self):
+        """What the process has printed since the last time, and whether it has ended."""
+        status = self.process.poll()                        # asked first, so that the last output is read too
+        with open(self.log, errors='replace') as log:
+            log.seek(self.position)
+            text, self.position = log.read(), log.tell()
+        self.output, self.seconds = self.output + text, time.time() - self.started
         if status:
-            self.error = self.last_error(status)
-        self.seconds = time.time() - self.started
-        return status is not None
-
-    def last_error(self, status):
-        """The last line that looks like an error's; mpirun may add lines of its own behind it."""
-        if status < 0:
-            return f'killed by signal {-status}'
-        with open(self.log, errors='replace') as log:
-            log.seek(self.begin)
-            lines = [line.strip() for line in log if line.strip()] or ['nothing printed']
-        errors = [line for line in lines if re.match(r'\S+: error: |[\w.]*(Error|Exception|Interrupt)\b', line)]
-        return errors[-1] if errors else f'exit status {status}, last line: {lines[-1]}'
-
-    def new_output(self):
-        """What the process has printed since the last call."""
-        with open(self.log, errors='replace') as log:
-            log.seek(self.shown)
-            text, self.shown = log.read(), log.tell()
-        return text
+            self.error = last_error(self.output, status)
+        return text, status is not None
 
     def stop(self):
         """End the process, and an mpirun below it; kill it if it does not listen."""
         self.process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.wait()
 
 
-def check_folders(experiments):
-    """Refuse to start what would write into one folder twice."""
-    folders = [e.folder for e in experiments]
-    for e in experiments:
-        if folders.count(e.folder) > 1:
-            raise UserError(f'two variants would share the folder {e.folder}: tell them apart with --flag[shorthand]')
-        if os.path.exists(e.path('progress.txt')) and not (e.resume or e.overwrite):
-            raise UserError(f'{e.folder} already has a run: --resume continues it, --overwrite replaces it')
+def last_error(output, status):
+    """The last line that looks like an error's; mpirun may add lines of its own behind it."""
+    if status < 0:
+        return f'killed by signal {-status}'
+    errors = re.findall(r'^(?:\S+: error: |[\w.]*(?:Error|Exception|Interrupt)\b).*', output, flags=re.MULTILINE)
+    lines = output.strip().splitlines() or ['nothing printed']
+    return errors[-1] if errors else f'exit status {status}, last line: {lines[-1]}'
 
 
 def run_experiments(experiments, jobs=1):
@@ -217,17 +185,16 @@ def run_experiments(experiments, jobs=1):
     One that fails does not stop the others; at the end ExperimentFailed is raised if any did."""
     from tqdm import tqdm
     waiting, running = [e for e in experiments if not (e.resume and e.finished())], []
-    bar = tqdm(total=len(experiments), unit='run', disable=not sys.stderr.isatty())
-    bar.update(len(experiments) - len(waiting))
+    bar = tqdm(total=len(experiments), initial=len(experiments) - len(waiting), unit='run', disable=None)
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
+                waiting[0].start()
                 running.append(waiting.pop(0))
-                running[-1].start()
             time.sleep(0.05)
             for e in list(running):
-                ended = e.ended()                           # asked first, so that the last output is shown too
-                if jobs == 1 and (text := e.new_output()):
+                text, ended = e.poll()
+                if jobs == 1 and text:
                     bar.write(text, end='')
                     sys.stdout.flush()
                 if ended:
@@ -240,7 +207,7 @@ def run_experiments(experiments, jobs=1):
         bar.close()
     if len(experiments) > 1:
         print(table(experiments))
-    failed = [e.log for e in experiments if e.error]
+    failed = [str(e.log) for e in experiments if e.error]
     if failed:
         raise ExperimentFailed(f'{len(failed)} of {len(experiments)} runs failed: see {", ".join(failed)}')
 
@@ -263,13 +230,10 @@ def table(experiments):
 def call_experiment(exp_name, thunk, seed=0, num_cpu=1, data_dir=None, datestamp=False, **kwargs):
     """Call thunk(seed=seed, logger_kwargs=..., **kwargs) in a process of its own, or with num_cpu > 1 in as many under
     mpirun ('auto': one per core). If `env_name` is given, thunk gets an `env_fn` that makes that environment."""
-    kwargs, num_cpu = dict(kwargs, seed=seed), cpu_count(num_cpu)
-    logger_kwargs = {**setup_logger_kwargs(exp_name, seed, data_dir, datestamp), **kwargs.pop('logger_kwargs', {})}
-    print(f'Running {exp_name} with', json.dumps(convert_json(kwargs), indent=4, sort_keys=True))
-    command = pickled_command(thunk, kwargs, num_cpu, logger_kwargs)
-    experiments = [Experiment(command, kwargs, num_cpu, logger_kwargs)]
-    check_folders(experiments)
-    run_experiments(experiments)
+    grid, logger_kwargs = ExperimentGrid(exp_name), kwargs.pop('logger_kwargs', {})
+    for key, value in dict(kwargs, seed=seed).items():
+        grid.add(key, [value])
+    grid.run(thunk, num_cpu, data_dir, datestamp, **logger_kwargs)
 
 
 # ---- Grids
@@ -331,7 +295,7 @@ class ExperimentGrid:
         """Show what the grid is made of."""
         variants = self.variants()
         names = list(dict.fromkeys(self.variant_name(variant) for variant in variants))
-        print(f'Grid {self.name}: {len(variants)} runs of {len(names)} variants over')
+        print(f'{self.name} (variants: {len(names)}, runs: {len(variants)}) with')
         for key, vals, shorthand in zip(self.keys, self.vals, self.shorthands):
             print(f'    {key} [{shorthand}]: ' + '  '.join(str(convert_json(value)) for value in vals))
         print('in the folders\n    ' + '\n    '.join(names) + '\n')
@@ -352,32 +316,18 @@ class ExperimentGrid:
             logger_kwargs = dict(setup_logger_kwargs(name, kwargs['seed'], data_dir, datestamp), **logger_options)
             argv = command(name, variant) if command else pickled_command(call, kwargs, num_cpu, logger_kwargs)
             experiments.append(Experiment(argv, dict(default_arguments(call), **kwargs), num_cpu, logger_kwargs))
-        check_folders(experiments)
+        folders = [e.folder for e in experiments]
+        for e in experiments:
+            if folders.count(e.folder) > 1:
+                raise UserError(f'two runs would share the folder {e.folder}: is a value given twice? Else '
+                                '--flag[shorthand] tells them apart')
+            if (e.folder / 'progress.txt').exists() and not (e.resume or e.overwrite):
+                raise UserError(f'{e.folder} already has a run: --resume continues it, --overwrite replaces it')
         self.print()
         run_experiments(experiments, jobs)
 
 
-# ---- Errors, and the command line
-
-@contextlib.contextmanager
-def one_line_errors(program, hint=''):
-    """Show a mistake of the user as one line, by process 0 alone, and exit with 2; with 1 when experiments failed, and
-    with 130 when interrupted (Ctrl-C, or a polite kill)."""
-    def leave(status, line):
-        if proc_id() == 0 and not (status == 130 and os.getenv('STARTED_BY_MPI_FORK')):     # whose parent says it
-            print(f'{program}: {" ".join(line.split())}', file=sys.stderr)
-        sys.exit(status)
-    with contextlib.suppress(ValueError):                   # only the main thread may say so
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except UserError as error:
-        leave(2, f'error: {error}')
-    except ExperimentFailed as error:
-        leave(1, str(error))
-    except KeyboardInterrupt:
-        leave(130, 'interrupted' + hint)
-
+# ---- The command line
 
 def command_line(train_fn, argv=None):
     """The command line of an algorithm file, made from its training function: see common/run.py."""

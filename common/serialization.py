@@ -6,18 +6,19 @@ and numbers exactly, for programs to go on from; `ReplayFiles` does the same for
 """
 import contextlib
 import functools
+import importlib
 import json
 import math
 import os
 import re
 import shutil
-import sys
+from pathlib import Path
 
 import numpy as np
 
-from common.mpi_tools import proc_id, scatter
+from common.mpi_tools import bcast, gather, proc_id, scatter
 
-MAX_DEPTH = 10          # of convert_json: an environment among the arguments would be printed to its last screw
+MAX_DEPTH = 10          # of convert_json: an environment among the arguments would fill pages
 
 
 @contextlib.contextmanager
@@ -84,20 +85,15 @@ def convert_json(obj, parents=()):
         return [convert(item) for item in obj]
     if isinstance(obj, (set, frozenset)):
         return [convert(item) for item in sorted(obj, key=repr)]
-    if isinstance(obj, (np.generic, np.ndarray)) or _is_tensor(obj):
+    if hasattr(obj, 'tolist'):                              # arrays and tensors
         value = obj.tolist()
         return _describe(obj) if type(value) is type(obj) else convert(value)
-    if isinstance(obj, functools.partial):
-        arguments = [*map(_describe, obj.args), *(f'{key}={_describe(value)}' for key, value in obj.keywords.items())]
-        return f'{_describe(obj.func)}({", ".join(arguments)})'
     attributes = getattr(obj, '__dict__', None)
     return {type(obj).__name__: convert(attributes)} if attributes else _describe(obj)
 
 
 def _describe(obj):
     """A short string for `obj`, the same in every run: without the address in memory that a repr may end with."""
-    if hasattr(obj, '__name__'):
-        return obj.__name__
     try:
         return re.sub(r' at 0x[0-9a-fA-F]+', '', repr(obj))
     except Exception:
@@ -118,18 +114,19 @@ def save_tree(path, tree):
 
 def load_tree(path):
     """What `save_tree` saved: equal, with the same types, and nothing in it can be code."""
+    def decode(node):                                       # called for a JSON object when its parts are decoded
+        kind, value = node.popitem()
+        return decoders[kind](value)
     with np.load(path, allow_pickle=False) as arrays:
-        return _decode(json.loads(arrays['tree'].tobytes()), arrays)
-
-
-def _is_tensor(obj):
-    return 'torch' in sys.modules and isinstance(obj, sys.modules['torch'].Tensor)
+        decoders = dict(dict=dict, tuple=tuple, array=arrays.__getitem__, scalar=lambda name: arrays[name][()],
+                        tensor=lambda name: importlib.import_module('torch').from_numpy(arrays[name]))
+        return json.loads(arrays['tree'].tobytes(), object_hook=decode)
 
 
 def _encode(node, arrays, where):
     """`node` as JSON, where {'tuple': [...]} is a tuple, {'array': '3'} is arrays['3'], and so on; fills `arrays`."""
-    if isinstance(node, (np.generic, np.ndarray)) or _is_tensor(node):
-        kind = 'tensor' if _is_tensor(node) else 'array' if isinstance(node, np.ndarray) else 'scalar'
+    if isinstance(node, (np.generic, np.ndarray)) or hasattr(node, 'detach'):
+        kind = 'tensor' if hasattr(node, 'detach') else 'array' if isinstance(node, np.ndarray) else 'scalar'
         array = node.detach().cpu().numpy() if kind == 'tensor' else np.asarray(node)
         if array.dtype.hasobject:
             raise TypeError(f'{where} is an array of Python objects, which only pickle could save')
@@ -147,65 +144,43 @@ def _encode(node, arrays, where):
     raise TypeError(f'{where} is of type {type(node).__name__}, which cannot be saved')
 
 
-def _decode(node, arrays):
-    """The inverse of `_encode`."""
-    if isinstance(node, list):
-        return [_decode(item, arrays) for item in node]
-    if not isinstance(node, dict):
-        return node
-    (kind, value), = node.items()
-    if kind == 'dict':
-        return {key: _decode(item, arrays) for key, item in value}
-    if kind == 'tuple':
-        return tuple(_decode(item, arrays) for item in value)
-    if kind == 'tensor':
-        import torch
-        return torch.from_numpy(arrays[value])
-    return arrays[value][()] if kind == 'scalar' else arrays[value]
-
-
 # %% Replay buffers
 class ReplayFiles:
-    """The replay buffers of all processes on disk: each time only the rows that are new, in a file of their own.
+    """The replay buffers of all processes on disk: each checkpoint adds a file with the rows since the last one.
 
-    Row number i of a buffer, counted from its beginning, stands in data[i % len(data)]. So it is enough to know the
-    numbers of the rows in a file to put them back where they were, and to see when all of them have been overwritten.
+    Row number i of a buffer, counted from its beginning, stands in data[i % len(data)]. So it is enough to name a file
+    after the number of rows there were when it was written: that says where its rows belong, and when all of them have
+    been overwritten. Every process stores a row at every step, so that all have equally many.
     """
 
     def __init__(self, folder):
-        self.folder = folder
-        self.files = []             # of every file that is needed: its number, and where it ends in each process's rows
-        self.saved = 0              # how many rows of this process's buffer are in files
+        self.folder, self.saved = Path(folder), 0               # how many rows of a buffer have been saved
 
-    def new_rows(self, replay):
-        """This process's rows that no file has yet, and the number of the first."""
-        start = max(self.saved, replay.count - len(replay.data))
-        self.saved = replay.count
-        return start, replay.data[np.arange(start, replay.count) % len(replay.data)]
+    def save(self, replay):
+        """Save the rows that are new."""
+        start, end = max(self.saved, replay.count - len(replay.data)), replay.count
+        parts = gather((end, replay.data[np.arange(start, end) % len(replay.data)]))
+        if proc_id() == 0 and start < end:
+            assert all(count == end for count, _ in parts), 'the processes have stored different numbers of rows'
+            os.makedirs(self.folder, exist_ok=True)
+            save_tree(self.folder / f'{end}.npz', [rows for _, rows in parts])
+        self.saved = end
 
-    def write(self, parts, capacity):
-        """Process 0: save the `new_rows` of all processes."""
-        os.makedirs(self.folder, exist_ok=True)
-        number = self.files[-1]['number'] + 1 if self.files else 0
-        save_tree(self._path(number), parts)
-        ends = [start + len(rows) for start, rows in parts]
-        needed = [file for file in self.files if any(old > new - capacity for old, new in zip(file['ends'], ends))]
-        self.files = needed + [dict(number=number, ends=ends)]
+    def load(self, replay, count):
+        """Fill every process's buffer as it was when it had stored `count` rows."""
+        self.saved = replay.count = count
+        replay.ptr, replay.size = count % len(replay.data), min(count, len(replay.data))
+        if proc_id() == 0:
+            self.remove_others(len(replay.data))
+        for end in bcast(self._ends()):
+            rows = scatter(load_tree(self.folder / f'{end}.npz') if proc_id() == 0 else None)
+            replay.data[np.arange(end - len(rows), end) % len(replay.data)] = rows
 
-    def remove_others(self):
-        """Process 0: remove the files that are not needed, or that a kill left unfinished."""
-        needed = {os.path.basename(self._path(file['number'])) for file in self.files}
-        for name in os.listdir(self.folder) if os.path.isdir(self.folder) else []:
-            if re.fullmatch(r'\d+\.npz(\.tmp)?', name) and name not in needed:
-                os.remove(os.path.join(self.folder, name))
+    def remove_others(self, capacity):
+        """Process 0: remove the files whose rows are overwritten, or that a kill left behind."""
+        for end in self._ends():
+            if not self.saved - capacity < end <= self.saved:
+                os.remove(self.folder / f'{end}.npz')
 
-    def read(self, replay):
-        """Fill every process's buffer as it was."""
-        for file in self.files:
-            start, rows = scatter(load_tree(self._path(file['number'])) if proc_id() == 0 else None)
-            replay.data[np.arange(start, start + len(rows)) % len(replay.data)] = rows
-            replay.count = self.saved = file['ends'][proc_id()]
-        replay.ptr, replay.size = replay.count % len(replay.data), min(replay.count, len(replay.data))
-
-    def _path(self, number):
-        return os.path.join(self.folder, f'{number}.npz')
+    def _ends(self):
+        return sorted(int(path.stem) for path in self.folder.glob('*.npz') if path.stem.isdigit())

@@ -6,6 +6,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from common import logx
+
 
 def make_args(train_fn, **overrides):
     """A training function's arguments as its Agent takes them: the defaults, but for the overrides."""
@@ -44,7 +46,7 @@ class SmallEnv(gym.Env):
 
 
 def read_progress(folder):
-    """progress.txt as (columns, rows), each row a dict of strings."""
-    columns, *rows = [line.split('\t') for line in (folder / 'progress.txt').read_text().splitlines()]
-    assert all(len(row) == len(columns) for row in rows)
-    return columns, [dict(zip(columns, row)) for row in rows]
+    """progress.txt as (columns, rows), each row a dict of strings; no row may be incomplete."""
+    columns, rows = logx.read_progress(folder / 'progress.txt')
+    assert len(rows) == (folder / 'progress.txt').read_text().count('\n') - 1
+    return columns, rows

@@ -59,6 +59,7 @@ def test_ratios_have_the_median_and_the_spread_of_rounds():
 @pytest.mark.parametrize('module, args, said', [
     ('speed', ['--rounds', '0'], '--rounds 0'), ('speed', ['--only', 'nothing'], '--only nothing'),
     ('speed', ['--profile', 'pop_torch'], 'pop_torch'), ('speed', ['--out', 'nowhere'], '--out nowhere'),
+    ('speed', ['--before', 'tests'], '--before tests'),
     ('scaling', ['--np', '3'], '--np 3'), ('scaling', ['--time_to', '501'], '--time_to 501')])
 def test_mistakes_get_one_line(module, args, said):
     done = run(module, '--no_peers', *args) if module == 'speed' else run(module, *args)
@@ -76,6 +77,23 @@ def test_speed_measures_and_writes(tmp_path):
         assert value.get('rate', value.get('pi_us')) > 0, name
     assert 'ddpg_torch' in (tmp_path / 'speed.md').read_text()
     assert (tmp_path / 'figures' / 'speed.png').stat().st_size > 1000
+
+
+def test_before_measures_the_scripts_of_another_checkout(tmp_path):
+    other, out = tmp_path / 'other', tmp_path / 'out'
+    (other / 'benchmarks').mkdir(parents=True)
+    out.mkdir()
+    (other / 'ppo_torch.py').write_text('rate = 0.125')
+    (other / 'benchmarks' / 'measure_ours.py').write_text('import json, ppo_torch\n'
+                                                          'print(json.dumps(dict(rate=ppo_torch.rate)))')
+    done = run('speed', '--no_peers', '--quick', '--rounds', '1', '--out', str(out), '--before', str(other), '--only',
+               'PPO, CartPole-v1: ppo_torch')
+    assert done.returncode == 0, done.stdout + done.stderr
+    text, tables = (out / 'speed.json').read_text(), (out / 'speed.md').read_text()
+    rates = {result['name']: result['values'][0]['rate'] for result in json.loads(text)['results']}
+    assert rates['ppo_torch'] > rates['ppo_torch (before)'] == 0.125
+    assert 'speed ÷ before' in tables
+    assert str(tmp_path) not in text + tables           # no path of this machine
 
 
 @pytest.mark.skipif(shutil.which('mpirun', path=str(Path(sys.executable).parent)) is None, reason='there is no mpirun')

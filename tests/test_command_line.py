@@ -14,8 +14,8 @@ import pytest
 from torch import nn
 
 import ppo_torch
-from common import run
-from common.mpi_tools import UserError
+from common import run, run_utils
+from common.errors import UserError
 from common.run_utils import command_line, default_arguments
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +24,16 @@ CARTPOLE = '--env CartPole-v1 '
 
 
 class Networks:
-    def __init__(self, observation_space, action_space, hidden_sizes=(64, 64), activation=nn.Tanh, output=None):
+    def __init__(
+        self,
+        observation_space,
+        action_space,
+        rng,
+        hidden_sizes=(64, 64),
+        activation=nn.Tanh,
+        output=None,
+        scale=0.5,          # of the weights
+    ):
         pass
 
 
@@ -33,8 +42,7 @@ def train(
     actor_critic=Networks,      # the networks
     ac_kwargs=dict(),           # their arguments
     seed=0,                     # of all random numbers
-    steps_per_epoch=4000,       # steps of all processes (a comma, and a bracket, are no
-                                # trouble; nor is a second line)
+    steps_per_epoch=4000,       # steps of all processes (a comma, and a bracket, are no trouble)
     epochs=50,                  # epochs
     gamma=0.99,                 # discount
     alpha=0.2,                  # temperature, or 'auto' to have it tuned
@@ -43,6 +51,7 @@ def train(
     shape=dict(a=(1, 2)),       # not a flag's kind, but its brackets must not confuse
     normalize=False,            # a switch
     on=True,                    # another
+    shift=0.,                   # a number that may be negative
     logger_kwargs=dict(),       # where results go
 ):
     train.called = dict(locals())
@@ -75,62 +84,67 @@ def empty_folder(tmp_path, monkeypatch):
 # ---- What is refused
 
 @pytest.mark.parametrize('line, message', [
-    ('', 'error: which environment?'),
-    ('--epochs 3', 'error: which environment?'),
-    ('CartPole-v1', 'error: expected a flag such as --env before CartPole-v1'),
-    ('--env', 'error: --env needs a value: a name'),
-    ('--env CartPol-v1', 'error: unknown environment CartPol-v1 (nearest: CartPole-v1, '),
-    ('--env cartpole-v1', 'error: unknown environment cartpole-v1 (nearest: CartPole-v1, '),
-    ('--env CartPole-v1 Pendulun-v1', 'error: unknown environment Pendulun-v1 (nearest: Pendulum-v1'),
-    ('--env Zzzzzzz-v9', 'error: unknown environment Zzzzzzz-v9'),
-    ('--env no_such_module:Env-v0', "error: environment no_such_module:Env-v0: No module named 'no_such_module'"),
-    ('--env Pendulum-v0', 'error: environment Pendulum-v0: '),                          # once there was one
-    (CARTPOLE + '--epoch 3', 'error: unknown flag --epoch (nearest: --epochs); --help shows them all'),
-    (CARTPOLE + '-epochs 3', 'error: unknown flag -epochs (nearest: --epochs); --help'),
-    (CARTPOLE + '--actor_critic x', 'error: unknown flag --actor_critic'),
-    (CARTPOLE + '--logger_kwargs x', 'error: unknown flag --logger_kwargs'),
-    (CARTPOLE + '--gamma abc', 'error: --gamma abc: expected a number'),
-    (CARTPOLE + '--gamma 1.5', 'error: --gamma 1.5: expected a number, from 0 to 1'),
-    (CARTPOLE + '--gamma -0.1', 'error: --gamma -0.1: expected a number, from 0 to 1'),
-    (CARTPOLE + '--gamma 1e999', 'error: --gamma 1e999: expected a number'),
-    (CARTPOLE + '--gamma True', 'error: --gamma True: expected a number'),
-    (CARTPOLE + '--gamma 0.9 x', 'error: --gamma x: expected a number'),
-    (CARTPOLE + '--gamma __import__("os").getpid()', 'error: --gamma __import__("os").getpid(): expected a number'),
-    (CARTPOLE + '--pi_lr -1', 'error: --pi_lr -1: expected a number, at least 0'),
-    (CARTPOLE + '--epochs 2.5', 'error: --epochs 2.5: expected a whole number'),
-    (CARTPOLE + '--epochs -1', 'error: --epochs -1: expected a whole number, at least 1'),
-    (CARTPOLE + '--epochs 0', 'error: --epochs 0: expected a whole number, at least 1'),
-    (CARTPOLE + '--seed', 'error: --seed needs a value: a whole number'),
-    (CARTPOLE + '--seed -1', 'error: --seed -1: expected a whole number, at least 0'),
-    (CARTPOLE + '--seed 1 --seed 2', 'error: --seed is given twice; all values stand behind one flag'),
-    (CARTPOLE + '--env_name CartPole-v0', 'error: --env or --env_name is given twice'),
-    (CARTPOLE + '--seed 1 2 1', 'error: --seed: 1 is given twice'),
-    (CARTPOLE + '--cpu 0', "error: --cpu 0: expected a whole number or 'auto', at least 1"),
-    (CARTPOLE + '--cpu all', "error: --cpu all: expected a whole number or 'auto'"),
-    (CARTPOLE + '--cpu 1 2', 'error: --cpu takes one value, not 2'),
-    (CARTPOLE + '--jobs 0', 'error: --jobs 0: expected a whole number, at least 1'),
-    (CARTPOLE + '--hid x', 'error: --hid x: expected layer sizes such as [64,64]'),
-    (CARTPOLE + '--hid 64 64', 'error: --hid 64: expected layer sizes such as [64,64]'),        # not a grid by accident
-    (CARTPOLE + '--hid [64,0]', 'error: --hid [64,0]: expected layer sizes'),
-    (CARTPOLE + '--hid []', 'error: --hid []: expected layer sizes'),
-    (CARTPOLE + '--act rleu', 'error: --act rleu: no activation of that name (nearest: relu'),
-    (CARTPOLE + '--act nn.Linear', 'error: --act nn.Linear: no activation of that name'),
-    (CARTPOLE + '--act relu nn.ReLU', 'error: --act: nn.ReLU is given twice'),
-    (CARTPOLE + '--resume maybe', 'error: --resume maybe: expected true or false'),
-    (CARTPOLE + '--resume --overwrite', 'error: --resume continues a run and --overwrite replaces it'),
-    (CARTPOLE + '--resume --datestamp', 'error: --resume needs the date and time in the name of the run'),
-    (CARTPOLE + '--exp_name a/b', 'error: --exp_name a/b: expected a name, not a path'),
-    (CARTPOLE + '--cpu 3 --steps_per_epoch 2 --seed 0 1', 'error: --steps_per_epoch 2 is too few for 3 processes'),
+    ('', 'which environment?'),
+    ('--epochs 3', 'which environment?'),
+    ('CartPole-v1', 'unknown argument CartPole-v1'),
+    ('--env', 'argument --env/--env_name: expected at least one argument'),
+    ('--evn CartPole-v1', 'unknown argument --evn (nearest: --env'),
+    ('--env CartPol-v1', 'unknown environment CartPol-v1 (nearest: CartPole-v1, '),
+    ('--env cartpole-v1', 'unknown environment cartpole-v1 (nearest: CartPole-v1, '),
+    ('--env CartPole-v1 Pendulun-v1', 'unknown environment Pendulun-v1 (nearest: Pendulum-v1'),
+    ('--env Zzzzzzz-v9', 'unknown environment Zzzzzzz-v9'),
+    ('--env no_such_module:Env-v0', "environment no_such_module:Env-v0: No module named 'no_such_module'"),
+    ('--env Pendulum-v0', 'environment Pendulum-v0: '),                                 # once there was one
+    (CARTPOLE + '--epoch 3', 'unknown argument --epoch (nearest: --epochs); --help shows them all'),
+    (CARTPOLE + '-epochs 3', 'unknown argument -epochs (nearest: --epochs); --help'),
+    (CARTPOLE + '--steps 3', 'unknown argument --steps'),                               # no abbreviations
+    (CARTPOLE + '--actor_critic x', 'unknown argument --actor_critic'),
+    (CARTPOLE + '--logger_kwargs x', 'unknown argument --logger_kwargs'),
+    (CARTPOLE + '--gamma abc', 'argument --gamma: abc is not a number from 0 to 1'),
+    (CARTPOLE + '--gamma 1.5', 'argument --gamma: 1.5 is not a number from 0 to 1'),
+    (CARTPOLE + '--gamma -0.1', 'argument --gamma: -0.1 is not a number from 0 to 1'),
+    (CARTPOLE + '--gamma -1e-3', 'argument --gamma: -1e-3 is not a number from 0 to 1'),
+    (CARTPOLE + '--gamma 1e999', 'argument --gamma: 1e999 is not a number'),
+    (CARTPOLE + '--gamma True', 'argument --gamma: True is not a number'),
+    (CARTPOLE + '--gamma 0.9 x', 'argument --gamma: x is not a number'),
+    (CARTPOLE + '--gamma __import__("os").getpid()', 'argument --gamma: __import__("os").getpid() is not a number'),
+    (CARTPOLE + '--pi_lr -1', 'argument --pi_lr: -1 is not a number of at least 0'),
+    (CARTPOLE + '--epochs 2.5', 'argument --epochs: 2.5 is not a whole number of at least 1'),
+    (CARTPOLE + '--epochs -1', 'argument --epochs: -1 is not a whole number of at least 1'),
+    (CARTPOLE + '--epochs 0', 'argument --epochs: 0 is not a whole number of at least 1'),
+    (CARTPOLE + '--epochs 1e999', 'argument --epochs: 1e999 is not a whole number'),
+    (CARTPOLE + '--seed', 'argument --seed: expected at least one argument'),
+    (CARTPOLE + '--seed -1', 'argument --seed: -1 is not a whole number of at least 0'),
+    (CARTPOLE + '--seed 1 --seed 2', '--seed is given twice; all its values stand behind one flag'),
+    (CARTPOLE + '--env_name CartPole-v0', '--env/--env_name is given twice'),
+    (CARTPOLE + '--seed 1 2 1', 'two runs would share the folder data/ppo_torch/ppo_torch_s1: is a value given twice?'),
+    (CARTPOLE + '--cpu 0', "argument --cpu/--num_cpu: 0 is not a whole number of at least 1 or 'auto'"),
+    (CARTPOLE + '--cpu all', "argument --cpu/--num_cpu: all is not a whole number of at least 1 or 'auto'"),
+    (CARTPOLE + '--cpu 1 2', 'unknown argument 2'),
+    (CARTPOLE + '--jobs 0', 'argument --jobs: 0 is not a whole number of at least 1'),
+    (CARTPOLE + '--hid x', 'argument --hid/--ac_kwargs:hidden_sizes: x is not a list of layer sizes such as [64,64]'),
+    (CARTPOLE + '--hid 64 64', 'argument --hid/--ac_kwargs:hidden_sizes: 64 is not a list of'),  # no grid by accident
+    (CARTPOLE + '--hid [64,0]', 'argument --hid/--ac_kwargs:hidden_sizes: [64,0] is not a list'),
+    (CARTPOLE + '--hid []', 'argument --hid/--ac_kwargs:hidden_sizes: [] is not a list'),
+    (CARTPOLE + '--hid {64:64}', 'argument --hid/--ac_kwargs:hidden_sizes: {64:64} is not a list'),
+    (CARTPOLE + '--act rleu', 'rleu is not an activation function (nearest: relu'),
+    (CARTPOLE + '--act nn.Linear', 'nn.Linear is not an activation function'),
+    (CARTPOLE + '--resume maybe', 'argument --resume: maybe is not true or false'),
+    (CARTPOLE + '--resume --overwrite', '--resume continues a run and --overwrite replaces it'),
+    (CARTPOLE + '--resume --datestamp', '--resume needs the date and time in the name of the run'),
+    (CARTPOLE + '--exp_name a/b', '--exp_name a/b: expected a name, not a path'),
+    (CARTPOLE + '--cpu 3 --steps_per_epoch 2 --seed 0 1', '--steps_per_epoch 2 is too few for 3 processes'),
 ])
 def test_bad_input(capsys, monkeypatch, line, message):
     monkeypatch.setattr(run, 'run_here', None)              # if it is not refused, it fails rather than trains
-    monkeypatch.setattr(run.ExperimentGrid, 'run', None)
-    assert refused(capsys, ppo_torch.ppo, line).startswith(message)
+    monkeypatch.setattr(run_utils, 'run_experiments', None)
+    assert refused(capsys, ppo_torch.ppo, line).startswith(f'error: {message}')
 
 
 def test_bad_choice(capsys):
-    assert refused(capsys, train, CARTPOLE + '--algo trp') == "error: --algo trp: expected 'trpo' or 'npg'"
-    assert refused(capsys, train, CARTPOLE + '--alpha auo') == "error: --alpha auo: expected a number or 'auto'"
+    assert refused(capsys, train, CARTPOLE + '--algo trp') == "error: argument --algo: trp is not 'trpo' or 'npg'"
+    assert refused(capsys, train, CARTPOLE + '--alpha auo') == (
+        "error: argument --alpha: auo is not a number of at least 0 or 'auto'")
 
 
 class DictEnv(gym.Env):
@@ -212,7 +226,7 @@ def test_processes():
     too_few = 'toy.py: error: --steps_per_epoch 2 is too few for {} processes: they share it\n'
     assert result(*mpirun, *toy, '--steps_per_epoch', '2') == (2, '', too_few.format(3))
     assert result(*toy, '--cpu', '4', '--steps_per_epoch', '2') == (2, '', too_few.format(4))
-    unknown = 'toy.py: error: unknown flag --epoch; --help shows them all\n'
+    unknown = 'toy.py: error: unknown argument --epoch; --help shows them all\n'
     assert result(*mpirun, *toy, '--epoch', '2') == (2, '', unknown)
     assert os.listdir() == ['toy.py']
 
@@ -223,7 +237,7 @@ def test_processes():
     ('', 'seed', None),                                                                 # left to the function
     ('--seed 3', 'seed', 3),
     ('--seed=3', 'seed', 3),
-    ('--gamma 1', 'gamma', 1.0),
+    ('--gamma 1', 'gamma', 1),
     ('--gamma 9e-1', 'gamma', 0.9),
     ('--size 1e3', 'size', 1000),
     ('--alpha 0.5', 'alpha', 0.5),
@@ -238,6 +252,11 @@ def test_processes():
     ('--act relu', 'ac_kwargs', dict(activation=nn.ReLU)),
     ('--act nn.ELU', 'ac_kwargs', dict(activation=nn.ELU)),
     ('--act torch.nn.Softplus --hid 8,8', 'ac_kwargs', dict(activation=nn.Softplus, hidden_sizes=(8, 8))),
+    ('--act leaky_relu', 'ac_kwargs', dict(activation=nn.LeakyReLU)),
+    ('--act GELU', 'ac_kwargs', dict(activation=nn.GELU)),
+    ('--act identity', 'ac_kwargs', dict(activation=nn.Identity)),
+    ('--ac_kwargs:scale 2', 'ac_kwargs', dict(scale=2)),
+    ('--shift -1e-3', 'shift', -1e-3),
 ])
 def test_values(line, key, value):
     found = called(CARTPOLE + line).get(key)
@@ -246,12 +265,19 @@ def test_values(line, key, value):
 
 
 def test_activations_of_tensorflow():
-    """A file with `tf` gets functions of tf.nn."""
+    """A file with `tf` gets functions of tf.nn, and the identity."""
     class tf:
+        identity = np.cos
+
         class nn:
-            relu, soft_plus, linear = np.abs, np.sin, np.cos
-    names = dict(train.__globals__, tf=tf)
-    assert run.activation_names(type(train)(train.__code__, names)) == dict(relu=np.abs, softplus=np.sin)
+            relu, soft_plus, constant = np.abs, np.sin, 1
+    train_fn = type(train)(train.__code__, dict(train.__globals__, tf=tf))
+    for name, function in ('relu', np.abs), ('tf.nn.soft_plus', np.sin), ('Softplus', np.sin), ('identity', np.cos):
+        assert run.activation(train_fn, name) is function
+    with pytest.raises(UserError, match=r'^tanhh is not an activation function$'):
+        run.activation(train_fn, 'tanhh')
+    with pytest.raises(UserError, match=r'^rleu is not an activation function \(nearest: relu\)$'):
+        run.activation(train_fn, 'rleu')
 
 
 def test_what_the_function_gets():
@@ -288,7 +314,7 @@ def test_environment_from_a_module(monkeypatch):
 
 
 def test_every_argument_is_a_flag():
-    flags = [flag.name for group in run.all_flags(ppo_torch.ppo).values() for flag in group]
+    flags = [action.dest for action in run.make_parser(ppo_torch.ppo)._actions if action.dest != 'help']
     arguments = set(inspect.signature(ppo_torch.ppo).parameters)
     assert set(flags) & arguments == arguments - {'env_fn', 'actor_critic', 'ac_kwargs', 'logger_kwargs'}
     assert set(flags) - arguments == {
@@ -302,16 +328,21 @@ def test_every_argument_is_a_flag():
 def test_comments_behind_arguments():
     found = run.comments(train)
     assert found['env_fn'] == 'makes the environment' and found['logger_kwargs'] == 'where results go'
-    assert found['steps_per_epoch'] == ('steps of all processes (a comma, and a bracket, are no trouble; '
-                                        'nor is a second line)')
+    assert found['steps_per_epoch'] == 'steps of all processes (a comma, and a bracket, are no trouble)'
     assert set(found) == set(inspect.signature(train).parameters)
 
 
+def help_page(train_fn, line, capsys):
+    with pytest.raises(SystemExit) as stop:
+        command_line(train_fn, line.split())
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
 def test_help_page(capsys):
-    command_line(ppo_torch.ppo, ['--env', 'CartPole-v1', '--help'])
-    page = capsys.readouterr().out
+    page = help_page(ppo_torch.ppo, '--env CartPole-v1 --help', capsys)
     words = ' '.join(page.split())
-    assert ' '.join(ppo_torch.__doc__.split()) in words and os.listdir() == []
+    assert ppo_torch.__doc__ in page and os.listdir() == []
     comments = run.comments(ppo_torch.ppo)
     for name, default in default_arguments(ppo_torch.ppo).items():
         if name not in run.NO_FLAGS:
@@ -325,9 +356,10 @@ def test_help_page(capsys):
 
 
 def test_examples_on_the_help_page_are_right(capsys):
-    command_line(train, ['-h'])
-    examples = re.findall(r'^  python test_command_line.py (.*)$', capsys.readouterr().out, flags=re.M)
-    assert len(examples) == 4
+    page = help_page(train, '-h', capsys)
+    assert '--ac_kwargs:scale of the weights (default: 0.5)' in ' '.join(page.split())       # from a class's comment
+    examples = re.findall(r'^  python test_command_line.py (.*)$', page, flags=re.M)
+    assert len(examples) == 3
     for example in examples:
         run.parse_args(example.split(), train)
 
@@ -372,6 +404,14 @@ def test_misspelt_command(capsys, line, message):
     assert stop.value.code == 2 and told.startswith(f'python -m common.run: error: {message}') and told.count('\n') == 1
 
 
+@pytest.mark.parametrize('module', ['common.run plot', 'tools.plot', 'common.run test_policy', 'tools.test_policy'])
+def test_tools_as_commands(module):
+    """Spinning Up's users type the one, the layout of this repository suggests the other."""
+    done = subprocess.run([sys.executable, '-m', *module.split(), 'nowhere'], env=ENV, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count('\n')) == (2, 1)
+    assert done.stderr.startswith(f'{module.replace(".", " ").split()[-1]}: error: ') and 'nowhere' in done.stderr
+
+
 @pytest.mark.parametrize('tool', ['plot', 'test_policy'])
 def test_tools(monkeypatch, tool):
     got = []
@@ -380,6 +420,6 @@ def test_tools(monkeypatch, tool):
         @staticmethod
         def main(argv):
             got.append(argv)
-    monkeypatch.setattr(importlib, 'import_module', {f'common.{tool}': Tool}.__getitem__)
+    monkeypatch.setattr(importlib, 'import_module', {f'tools.{tool}': Tool}.__getitem__)
     run.main([tool, 'data', '-x', 'Epoch'])
     assert got == [['data', '-x', 'Epoch']]

@@ -192,7 +192,7 @@ ILL = [
     (doctor.q_too_high, change('td3', dict(gamma=1., max_ep_len=200), AverageQ1Vals=np.full(N, 701.)),
      ['gamma 1 sums up 200 steps']),
     (doctor.policy_saturated, change('sac', AverageLogPi=after(9, 0, 18.), **NOWHERE),
-     ['no randomness left', 'LogPi is 18', 'epoch 19', 'AverageTestEpRet -1400', 'larger alpha', 'lr (0.001)'],
+     ['hardly stochastic', 'LogPi is 18', 'epoch 19', 'AverageTestEpRet -1400', 'larger alpha', 'lr (0.001)'],
      doctor.no_learning),
     (doctor.alpha_explodes, change('sac auto', Alpha=1.3**EPOCHS),
      ['alpha explodes', '1 at first', '146 in epoch 19', 'fixed --alpha']),

@@ -1,5 +1,4 @@
 """Grids: their names, which are Spinning Up's, and how their variants are run, fail, are skipped and are printed."""
-import csv
 import json
 import os
 import re
@@ -13,8 +12,10 @@ import pytest
 from torch import nn
 
 from common import run, run_utils
-from common.mpi_tools import UserError, num_procs
-from common.run_utils import ExperimentFailed, ExperimentGrid, call_experiment, setup_logger_kwargs, valid_str
+from common.errors import ExperimentFailed, UserError
+from common.logx import read_progress
+from common.mpi_tools import num_procs
+from common.run_utils import ExperimentGrid, call_experiment, setup_logger_kwargs, valid_str
 from ppo_torch import ppo
 
 ROOT = Path(__file__).parent.parent
@@ -117,7 +118,7 @@ def test_print(capsys):
     grid.add('act', [nn.Tanh, nn.ReLU])
     grid.print()
     told = capsys.readouterr().out
-    assert '6 runs of 2 variants' in told and 'g_acttanh' in told and 'g_actrelu' in told and 'ReLU' in told
+    assert 'variants: 2, runs: 6' in told and 'g_acttanh' in told and 'g_actrelu' in told and 'ReLU' in told
 
 
 # ---- Grids of the command line, on a script that trains nothing
@@ -164,11 +165,8 @@ def toy(line, **environment):
 
 def runs():
     """The runs on disk: folder -> last row of its progress.txt."""
-    found = {}
-    for path in sorted(Path('.').glob('data/*/*/progress.txt')):
-        with open(path, newline='') as file:
-            found[f'{path.parent.parent.name}/{path.parent.name}'] = list(csv.DictReader(file, delimiter='\t'))[-1]
-    return found
+    return {f'{path.parent.parent.name}/{path.parent.name}': read_progress(path)[1][-1]
+            for path in sorted(Path('.').glob('data/*/*/progress.txt'))}
 
 
 ALL_FOUR = [f'toy_lam0-{lam}/toy_lam0-{lam}_s{seed}' for lam in (1, 2) for seed in (0, 1)]
@@ -261,7 +259,7 @@ def test_grid_with_datestamp():
 def test_variants_that_would_share_a_folder():
     grid = ExperimentGrid('g')
     grid.add('name', ['a b', 'a-b'])
-    with pytest.raises(UserError, match='two variants would share the folder data/g_nama-b/g_nama-b_s0'):
+    with pytest.raises(UserError, match='two runs would share the folder data/g_nama-b/g_nama-b_s0'):
         grid.run(print)
     assert not Path('data').exists()
 
@@ -298,7 +296,7 @@ def test_interrupted_grid_stops_its_runs(monkeypatch):
 
     def interrupt():
         raise KeyboardInterrupt
-    monkeypatch.setattr(sleeping, 'ended', interrupt)
+    monkeypatch.setattr(sleeping, 'poll', interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_utils.run_experiments([sleeping])
     assert sleeping.process.returncode == -signal.SIGTERM

@@ -12,7 +12,8 @@ from tools.sections import NEIGHBOURS, ROOT, algorithm_files
 
 FILES = algorithm_files()
 PACKAGES = dict(torch='torch', tf1='tensorflow')
-OWN = {'common', 'tools', 'benchmarks', 'helpers', *FILES}      # what is imported from the repository itself
+TESTS = {path.stem for path in (ROOT / 'tests').glob('*.py')}
+OWN = {'common', 'tools', 'benchmarks', *FILES, *TESTS}         # what is imported from the repository itself
 PYTHON_FILES = sorted(path for folder in ('', 'common', 'tools', 'tests', 'benchmarks')
                       for path in (ROOT / folder).glob('*.py'))
 
@@ -57,6 +58,11 @@ def test_importing_does_nothing_and_leaves_the_other_framework_alone(framework, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_error_class_does_not_start_mpi(tmp_path):
+    code = 'import sys, common.errors; assert not {"mpi4py", "common.mpi_tools"} & set(sys.modules)'
+    assert run_python(code, tmp_path) == ''
+
+
 def test_the_logger_imports_no_framework(tmp_path):
     code = 'import sys, common.logx; assert not {"torch", "tensorflow"} & set(sys.modules)'
     assert run_python(code, tmp_path) == ''
@@ -68,6 +74,14 @@ def test_an_algorithm_file_needs_only_its_framework_and_common(name):
     allowed = {'numpy', 'gymnasium', 'common', PACKAGES[name.split('_')[1]], *sys.stdlib_module_names}
     statements = import_statements(ast.walk(ast.parse(read(ROOT / f'{name}.py'))))
     assert {module for module, _ in statements if module.split('.')[0] not in allowed} == set()
+    assert sum(module.startswith('common.') for module, _ in statements) <= 5
+
+
+@pytest.mark.parametrize('path', (ROOT / 'common').glob('*.py'), ids=relative)
+def test_common_needs_no_tools(path):
+    """A copied algorithm file brings common/ along, and nothing else."""
+    modules = {module.split('.')[0] for module, _ in import_statements(ast.walk(ast.parse(read(path))))}
+    assert not modules & (OWN - {'common'})
 
 
 @pytest.mark.parametrize('path', PYTHON_FILES, ids=relative)

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.logx import EpochLogger, Logger, colorize
-from common.mpi_tools import UserError
+from common.errors import UserError
+from common.logx import EpochLogger, Logger, colorize, read_progress
 from common.serialization import load_tree
 
 ROOT = Path(__file__).parent.parent
@@ -32,20 +32,19 @@ def run(code, tmp_path, *before, cwd=None):
 
 
 def table(folder):
-    with open(folder / 'progress.txt', newline='') as file:
-        return list(csv.DictReader(file, delimiter='\t', restkey='too many', restval='too few'))
+    return read_progress(folder / 'progress.txt')[1]
 
 
 class Buffer:
-    """As the algorithms' replay buffers: row number i is (i, i) and stands in data[i % capacity]."""
+    """As the algorithms' replay buffers: row number i stands in data[i % capacity]."""
 
     def __init__(self, capacity=10):
         self.data = np.zeros((capacity, 2), dtype=np.float32)
         self.ptr = self.size = self.count = 0
 
-    def store(self, n):
+    def store(self, n, first=0):
         for i in range(self.count, self.count + n):
-            self.data[i % len(self.data)] = i
+            self.data[i % len(self.data)] = first + i
         self.count += n
         self.ptr, self.size = self.count % len(self.data), min(self.count, len(self.data))
 
@@ -63,7 +62,21 @@ def test_table_is_plain_tab_separated_text(tmp_path):
         'Int\tFloat\tSingle\tBig\tBool\tArray\tNan\n'
         '3\t0.1\t0.5\t100000000000000000000\t1\t2.5\tnan\n'
         '4\t1e-300\t-inf\t2\t0\t1\t\n')
-    assert [row['Float'] for row in table(tmp_path)] == ['0.1', '1e-300']
+    with open(tmp_path / 'progress.txt', newline='') as file:   # as another program would read it
+        assert list(csv.DictReader(file, delimiter='\t')) == table(tmp_path)
+
+
+def test_reading_a_table(tmp_path):
+    """Complete lines only, and '' where a cell is empty."""
+    path = tmp_path / 'progress.txt'
+    assert read_progress(path) == ([], [])
+    for text, columns, rows in [
+            ('', [], []), ('A\tB', [], []), ('A\tB\n', ['A', 'B'], []), ('A\tB\n1\t2', ['A', 'B'], []),
+            ('A\tB\n1\t\n\t2\n', ['A', 'B'], [dict(A='1', B=''), dict(A='', B='2')]),
+            ('A\tB\n1\n1\t2\t3\n4\t5\n6\t', ['A', 'B'], [dict(A='4', B='5')]),
+            ('A\r\n1\r\n', ['A'], [dict(A='1')])]:
+        path.write_bytes(text.encode())
+        assert read_progress(path) == (columns, rows)
 
 
 def test_every_row_is_on_disk_at_once(tmp_path):
@@ -132,6 +145,7 @@ def test_processes_log_together(tmp_path):
     code = '''
 from pathlib import Path
 import numpy as np
+import torch
 from common.logx import EpochLogger
 from common.mpi_tools import proc_id, num_procs
 from common.serialization import load_tree
@@ -156,21 +170,23 @@ if proc_id() == 0:
     assert list(row.values())[8:] == ['', '', '', '', '0'], row
 
 replay = Buffer()
+torch.manual_seed(proc_id())
 for epoch in range(3):
-    replay.store(4 + proc_id())
-    replay.data[-1] = proc_id()                                 # so that the buffers differ in content too
+    replay.store(4, first=100 * proc_id())
     logger.save_state(dict(agent=[proc_id()], own=proc_id(), counters=(epoch, 0.5)), itr=epoch, replay=replay)
 if proc_id() == 0:
     states = load_tree(folder / 'state.npz')['states']
     assert 'agent' in states[0] and 'agent' not in states[1]
 
+own = torch.rand(1)
+torch.manual_seed(7)
 logger = EpochLogger(folder, resume=True)
 again = Buffer()
 state = logger.load_state(replay=again)
 assert state == dict(agent=[0], own=proc_id(), counters=(2, 0.5)), state
-assert again.count == replay.count == 12 + 3 * proc_id() and again.ptr == replay.ptr
-rows = [i for i in range(10) if i != 9]                         # row 9 was changed behind the buffer's back
-assert np.array_equal(again.data[rows], replay.data[rows])
+assert torch.rand(1) == own                                     # each process goes on with its own generator
+assert again.count == replay.count == 12 and again.ptr == replay.ptr
+assert np.array_equal(again.data, replay.data)
 
 try:
     EpochLogger(folder)
@@ -393,10 +409,10 @@ assert 'torch' not in sys.modules
 
 def test_tensorboard_through_torch(tmp_path):
     pytest.importorskip('tensorboard')
-    from common.logx import EventWriter
+    from common.logx import event_writer
     if 'tensorflow' in sys.modules:
         pytest.skip('tensorflow writes them here')
-    EventWriter(tmp_path, 0).write(dict(Loss=0.5), 0)
+    event_writer(tmp_path)(dict(Loss=0.5), 0)
     assert os.listdir(tmp_path)[0].startswith('events.out.tfevents')
 
 
@@ -413,6 +429,19 @@ def test_resumed_run_is_as_if_it_had_not_stopped(tmp_path):
     assert finish_run(tmp_path / 'parts', epochs=4) == 0
     assert finish_run(tmp_path / 'parts', epochs=9, resume=True) == 4
     assert table(tmp_path / 'parts') == table(tmp_path / 'whole')
+
+
+def test_pytorch_draws_on_where_it_was(tmp_path):
+    """The generator of which dropout draws; the algorithm's state does not mention it, and gets nothing of it."""
+    torch = pytest.importorskip('torch')
+    logger = Logger(tmp_path)
+    torch.manual_seed(3)
+    torch.rand(5)
+    logger.save_state(dict(agent=1, rng=2))
+    expected = torch.rand(4)
+    torch.manual_seed(0)
+    assert Logger(tmp_path, resume=True).load_state() == dict(agent=1, rng=2)
+    assert torch.equal(torch.rand(4), expected)
 
 
 def test_resume_of_nothing_starts_a_run(tmp_path):
@@ -438,7 +467,7 @@ def test_killed_before_the_first_checkpoint_starts_afresh(tmp_path):
     logger = EpochLogger(tmp_path / 'again', resume=True)
     logger.save_config(dict(seed=0, epochs=3))
     assert logger.load_state() is None
-    assert os.listdir(tmp_path / 'again') == ['config.json']    # the old rows are gone
+    assert list(contents(tmp_path / 'again')) == ['config.json']        # the old rows are gone
     assert finish_run(tmp_path / 'again', resume=True) == 0
     assert table(tmp_path / 'again') == table(tmp_path / 'whole')
 
@@ -462,8 +491,8 @@ def test_resumed_run_keeps_its_columns_and_its_time(tmp_path):
     (dict(gamma=0.9), dict(gamma=0.99), 'gamma was 0.9 there and is 0.99 now'),
     (dict(env_name='A-v0'), dict(env_name='B-v0'), "env_name was 'A-v0' there and is 'B-v0' now"),
     (dict(hid=(64, 64)), dict(hid=(32,)), r'hid was \[64, 64\] there and is \[32\] now'),
-    (dict(ac_kwargs={}), dict(ac_kwargs=dict(hid=(32,))), r'ac_kwargs:hid was None there and is \[32\] now'),
-    (dict(ac_kwargs=dict(act='relu')), dict(ac_kwargs={}), "ac_kwargs:act was 'relu' there and is None now"),
+    (dict(ac_kwargs={}), dict(ac_kwargs=dict(hid=(32,))), r"ac_kwargs was {} there and is {'hid': \[32\]} now"),
+    (dict(ac_kwargs=dict(act='relu')), dict(ac_kwargs={}), "ac_kwargs was {'act': 'relu'} there and is {} now"),
     (dict(act=np.tanh), dict(act=np.sin), "act was 'tanh' there and is 'sin' now"),
     (dict(alpha=0.2), dict(alpha='auto'), "alpha was 0.2 there and is 'auto' now"),
 ])
@@ -478,9 +507,9 @@ def test_resume_with_other_arguments_is_refused(tmp_path, old, new, words):
 def test_resume_with_arguments_that_make_no_difference(tmp_path):
     class Other:
         pass
-    config = dict(save_freq=1, env_fn=lambda: 0, x=Other(), gamma=1, hid=[64], act=None)
+    config = dict(save_freq=1, env_fn=lambda: 0, x=Other(), gamma=1, hid=[64], act=None, y=np.zeros(3), z=np.nan)
     finish_run(tmp_path, config=config)
-    config = dict(save_freq=2, env_fn=Other, x=np.zeros(3), gamma=1.0, hid=(64,), act=None, new=3)
+    config = dict(save_freq=2, env_fn=Other, x=Other(), gamma=1.0, hid=(64,), act=None, y=[0, 0, 0], z=np.nan, new=3)
     assert finish_run(tmp_path, config=config, epochs=5, resume=True) == 3
     assert json.loads((tmp_path / 'config.json').read_text())['epochs'] == 5
 
@@ -498,10 +527,10 @@ def test_resume_with_another_number_of_processes_is_refused(tmp_path, monkeypatc
 
 def test_replay_rows_are_saved_once(tmp_path):
     finish_run(tmp_path, epochs=5, capacity=100)
-    parts = [load_tree(tmp_path / 'replay' / f'{i}.npz')[0][1] for i in range(5)]
-    assert [part[:, 0].tolist() for part in parts] == [list(range(i, i + 4)) for i in range(0, 20, 4)]
+    for end in range(4, 24, 4):
+        assert load_tree(tmp_path / 'replay' / f'{end}.npz')[0][:, 0].tolist() == list(range(end - 4, end))
     finish_run(tmp_path, epochs=6, capacity=10, overwrite=True)
-    assert sorted(os.listdir(tmp_path / 'replay')) == ['3.npz', '4.npz', '5.npz']       # the last 10 of 24 rows
+    assert sorted(os.listdir(tmp_path / 'replay')) == ['16.npz', '20.npz', '24.npz']    # the last 10 of 24 rows
 
 
 class Killed(BaseException):
@@ -534,7 +563,7 @@ def test_run_survives_a_kill_at_every_change_of_the_disk(tmp_path, monkeypatch):
         starts.append(finish_run(folder, epochs=5, resume=True))
         assert table(folder) == expected
         if starts[-1] < 5:                                      # else there was nothing left to do, nor to tidy up
-            assert sorted(os.listdir(folder / 'replay')) == ['2.npz', '3.npz', '4.npz']
+            assert sorted(os.listdir(folder / 'replay')) == ['12.npz', '16.npz', '20.npz']
             assert not list(folder.rglob('*.tmp'))
         shutil.rmtree(folder)
     assert set(starts) == {0, 1, 2, 3, 4, 5} and starts == sorted(starts)

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from common import plot
-from common.mpi_tools import UserError
+from common.errors import UserError
+from tools import plot
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -70,7 +70,7 @@ def refused(argv, capsys):
 # %% Reading
 def test_columns_empty_cells_and_performance(tmp_path):
     run = write_run(tmp_path / 'a', [None, 2.5, 3.5], LossPi=['nan', None, -1e-3], Note=['x', '', 'y'])
-    columns = plot.read_progress(run / 'progress.txt')
+    columns = plot.read_columns(run / 'progress.txt')
     np.testing.assert_array_equal(columns['AverageEpRet'], [np.nan, 2.5, 3.5])
     np.testing.assert_array_equal(columns['LossPi'], [np.nan, np.nan, -1e-3])
     np.testing.assert_array_equal(columns['Note'], [np.nan] * 3)                 # words are no numbers, and no crash
@@ -78,19 +78,19 @@ def test_columns_empty_cells_and_performance(tmp_path):
     x, y = plot.run_curve(plot.get_datasets(run)[0], 'TotalEnvInteracts', 'Performance')
     assert x.tolist() == [20, 30] and y.tolist() == [2.5, 3.5]                   # skipped, not taken for 0
     tested = write_run(tmp_path / 'b', [1., 2.], AverageTestEpRet=[None, 7.])
-    np.testing.assert_array_equal(plot.read_progress(tested / 'progress.txt')['Performance'], [np.nan, 7.])
+    np.testing.assert_array_equal(plot.read_columns(tested / 'progress.txt')['Performance'], [np.nan, 7.])
     untested = write_run(tmp_path / 'c', [1., 2.], AverageTestEpRet=[None, None])
-    np.testing.assert_array_equal(plot.read_progress(untested / 'progress.txt')['Performance'], [1., 2.])
+    np.testing.assert_array_equal(plot.read_columns(untested / 'progress.txt')['Performance'], [1., 2.])
 
 
 def test_every_prefix_of_a_file_being_written_can_be_read(tmp_path):
     """Cut after any byte, as a reader may find it: exactly the rows whose newline is there, none of them changed."""
     run = write_run(tmp_path / 'run', [1.25, 2.5, None], KL=[.125, None, None])
     text = (run / 'progress.txt').read_text()
-    whole = plot.read_progress(run / 'progress.txt')
+    whole = plot.read_columns(run / 'progress.txt')
     for end in range(len(text)):
         (run / 'progress.txt').write_text(text[:end])
-        columns = plot.read_progress(run / 'progress.txt')
+        columns = plot.read_columns(run / 'progress.txt')
         rows = max(0, text[:end].count('\n') - 1)
         if '\n' in text[:end]:
             assert list(columns) == list(whole)
@@ -370,7 +370,7 @@ def test_live_follows_the_runs(data):
     progress = data / 'ppo_torch_hopper' / 'ppo_torch_hopper_s0' / 'progress.txt'
     header, *rows = progress.read_text().splitlines(keepends=True)
     progress.write_text(header)
-    command = [sys.executable, '-m', 'common.plot', str(progress.parent), '--live', '.1', '--out', 'a.svg']
+    command = [sys.executable, '-m', 'tools.plot', str(progress.parent), '--live', '.1', '--out', 'a.svg']
     live = subprocess.Popen(command, env=dict(os.environ, PYTHONPATH=str(ROOT), MPLBACKEND='agg'), text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
@@ -396,7 +396,7 @@ def test_live_follows_the_runs(data):
 # %% Mistakes
 @pytest.mark.parametrize('argv, words', [
     (['data', '-y', 'AverageEpRt'], ['AverageEpRt', 'AverageEpRet']),
-    (['data', '-y', 'PERFORMANCE'], ['did you mean Performance?']),
+    (['data', '-y', 'PERFORMANCE'], ['(nearest: Performance)']),
     (['data', '-y', 'KL', 'Zzzzz'], ["'Zzzzz'", 'Epoch', 'AverageTestEpRet', 'KL']),      # nothing near: all of them
     (['data', '-x', 'TotalEnvInteract'], ['TotalEnvInteracts']),
     (['dada/ppo'], ['dada/ppo']),
@@ -406,7 +406,7 @@ def test_live_follows_the_runs(data):
     (['data', '--out', 'a.jpg'], ['a.jpg', '.png, .svg or .pdf']),
     (['data', '--out', 'missing/a.png'], ['missing/a.png']),
     (['data', '--smoth', '3'], ['--smoth', '--smooth']),
-    (['data', '--sm', '3'], ['--sm;']),                                          # flags are written out
+    (['data', '--sm', '3'], ['unknown argument --sm']),                                          # flags are written out
     (['data', '--smooth', 'x'], ['--smooth', "'x'"]),
     (['data', '--smooth', '0'], ['--smooth']),
     (['data', '--live', '0'], ['--live']),

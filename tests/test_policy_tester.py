@@ -14,20 +14,23 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from PIL import Image
 
-from common import test_policy
-from common.env_tools import make_env
-from common.mpi_tools import UserError
+import ppo_torch
+from common.env_tools import TrainingEnv, make_env
+from common.errors import UserError
 from common.run import ROOT
-from common.test_policy import load_policy_and_env, main, model_path, run_policy
 from helpers import SmallEnv
+from tools import test_policy
+from tools.test_policy import load_policy_and_env, main, model_path, run_policy
 
 ON_POLICY = dict(steps_per_epoch=100, epochs=1, train_v_iters=1, train_pi_iters=5, pi_lr=0.01)
 OFF_POLICY = dict(steps_per_epoch=100, epochs=1, start_steps=20, update_after=50, update_every=10, batch_size=8,
                   replay_size=100, num_test_episodes=1, max_ep_len=20)
-CASES = [(algo, env_name, framework) for framework in ('torch', 'tf1')
-         for algo, env_name in (('ppo', 'CartPole-v1'), ('ppo', 'Pendulum-v1'), ('sac', 'Pendulum-v1'))]
+STOCHASTIC = [(algo, env_name, framework) for framework in ('torch', 'tf1')
+              for algo, env_name in (('ppo', 'CartPole-v1'), ('ppo', 'Pendulum-v1'), ('sac', 'Pendulum-v1'))]
+CASES = [*STOCHASTIC, ('ddpg', 'Pendulum-v1', 'torch'), ('ddpg', 'Pendulum-v1', 'tf1')]
 
 
 class MovingEnv(SmallEnv):
@@ -87,10 +90,6 @@ def no_display(monkeypatch):
     monkeypatch.delenv('WAYLAND_DISPLAY', raising=False)
 
 
-def deterministic_action(agent, obs):
-    return agent.act(obs) if hasattr(agent, 'noises') else agent.act(obs, np.float32(0))
-
-
 def change_config(folder, **changes):
     path = os.path.join(folder, 'config.json')
     with open(path) as file:
@@ -123,29 +122,64 @@ def test_the_policy_is_the_trained_one(runs, case):
     env.reset(seed=0)
     observations = np.float32(np.random.default_rng(1).normal(0, 2, (30, *env.observation_space.shape)))
     found = np.array([get_action(obs) for obs in observations])
-    np.testing.assert_allclose(found, [deterministic_action(run.agent, obs) for obs in observations], atol=1e-5)
+    np.testing.assert_allclose(found, [run.agent.act(obs) for obs in observations], atol=1e-5)
     np.testing.assert_array_equal(found, [get_action(obs) for obs in observations])
     assert found.shape[1:] == env.action_space.shape
     assert np.ptp(found) > 0.01
     env.step(get_action(observations[0]))
 
 
-@pytest.mark.parametrize('case', CASES, ids='-'.join)
-def test_the_random_policy_is_the_trained_one(runs, case):
-    """The same mean and deviation as the agent's own random actions."""
+@pytest.mark.parametrize('case', STOCHASTIC, ids='-'.join)
+def test_the_stochastic_policy_is_the_trained_one(runs, case):
+    """The same mean and standard deviation as the agent's own actions."""
     run = runs(*case)
     env, get_action = load_policy_and_env(run.folder)
     obs = np.full(env.observation_space.shape, 0.3, dtype=np.float32)
     found = np.array([get_action(obs) for _ in range(400)], dtype=float)
     rng = np.random.default_rng(2)
-    if case[1] == 'CartPole-v1':
-        noises = rng.gumbel(size=(4000, 2))
-    else:
-        noises = rng.standard_normal((4000, 1), dtype=np.float32)
-    own = np.array([run.agent.act(obs, noise) for noise in noises], dtype=float)
+    discrete = case[1] == 'CartPole-v1'
+    noise = rng.gumbel(size=(4000, 2)) if discrete else rng.standard_normal((4000, 1))
+    own = np.array([run.agent.act(obs, row.astype(np.float32)) for row in noise], dtype=float)
     assert own.std() > 0.1
     assert abs(found.mean() - own.mean()) < 5 * own.std() / np.sqrt(400)
     assert abs(found.std() / own.std() - 1) < 0.2
+
+
+@pytest.mark.parametrize('framework', ['torch', 'tf1'])
+def test_noise_of_exploration_is_not_of_the_policy(runs, framework):
+    run = runs('ddpg', 'Pendulum-v1', framework)
+    _, get_action = load_policy_and_env(run.folder)
+    obs = np.float32([0.6, 0.8, -1])
+    for _ in range(3):
+        np.testing.assert_array_equal(get_action(obs), run.agent.act(obs))
+
+
+@pytest.mark.parametrize('framework', ['torch', 'tf1'])
+@pytest.mark.parametrize('algo', ['ddpg', 'td3', 'sac'])
+def test_actions_are_rescaled_to_the_bounds_of_the_environment(algo, framework, tmp_path, monkeypatch):
+    """In training, in its test episodes, and when the policy is watched: -1 becomes low, and 1 high."""
+    if framework == 'tf1':
+        pytest.importorskip('tensorflow')
+    low, high = np.float32([0.5, -50]), np.float32([1, -10])
+    envs, original = [], TrainingEnv.step
+
+    def env_fn():
+        envs.append(SmallEnv(action_space=Box(low, high), length=10))
+        envs[-1].given = []                                     # what loop and tester give, beside what it receives
+        return envs[-1]
+
+    def step(env, action):
+        env.unwrapped.given.append(action)
+        return original(env, action)
+    monkeypatch.setattr(TrainingEnv, 'step', step)
+    train_fn = getattr(importlib.import_module(f'{algo}_{framework}'), algo)
+    train_fn(env_fn, ac_kwargs=dict(hidden_sizes=(8,)), **OFF_POLICY,
+             logger_kwargs=dict(output_dir=str(tmp_path), config=dict(algo=f'{algo}_{framework}')))
+    run_policy(*load_policy_and_env(tmp_path, env_fn=env_fn), num_episodes=1)
+    assert [len(env.received) for env in envs] == [100, 10, 10] and np.ptp(envs[0].given, axis=0).min() > 1.5
+    for env in envs:
+        assert np.abs(env.given).max() <= 1
+        np.testing.assert_allclose(env.received, low + (np.array(env.given) + 1) / 2 * (high - low), rtol=1e-5)
 
 
 @pytest.mark.parametrize('framework', ['torch', 'tf1'])
@@ -154,7 +188,7 @@ def test_every_kept_model(runs, framework):
     case = 'ppo', 'Pendulum-v1', framework
     one, two = runs(*case), runs(*case, epochs=2, save_freq=1)
     obs = np.float32([0.6, 0.8, -1])
-    first, second = deterministic_action(one.agent, obs), deterministic_action(two.agent, obs)
+    first, second = one.agent.act(obs), two.agent.act(obs)
     assert abs(first - second) > 1e-3
     for itr, action in (0, first), ('0', first), (1, second), ('last', second):
         np.testing.assert_allclose(load_policy_and_env(two.folder, itr, True)[1](obs), action, atol=1e-5)
@@ -181,41 +215,60 @@ def test_which_model_is_the_last(tmp_path):
     assert last() == 'tf1_save'
 
 
-class OwnNetworks(torch.nn.Module):
-    """On-policy networks of one's own: the action is the number of the step, so that each act is a new one."""
-    def __init__(self, observation_space, action_space):
-        super().__init__()
-        self.pi, self.v, self.t = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1), 0
+class OwnActor(torch.nn.Linear):
+    def forward(self, obs):
+        return ppo_torch.Categorical(super().forward(obs))
 
-    def act(self, obs):
-        assert isinstance(obs, torch.Tensor)
-        self.t += 1
-        return self.t % 2
+
+class OwnNetworks(torch.nn.Module):
+    """On-policy networks of one's own."""
+    def __init__(self, observation_space, action_space, rng, factor=1):
+        super().__init__()
+        self.pi, self.v, self.factor = OwnActor(3, 2), torch.nn.Linear(3, 1), factor
 
 
 def test_networks_and_environments_of_ones_own(run, capsys):
-    torch.save(OwnNetworks(None, None).state_dict(), run / 'pyt_save' / 'model.pt')
-    change_config(run, actor_critic='OwnNetworks', ac_kwargs={}, env_name=None)
-    assert 'started from Python: call load_policy_and_env(fpath, env_fn=...)' in refused([run], capsys)
+    own = OwnNetworks(None, None, None)
+    torch.save(own.state_dict(), run / 'pyt_save' / 'model.pt')
+    change_config(run, actor_critic='OwnNetworks', ac_kwargs=dict(factor=3))
     with pytest.raises(UserError, match=r'networks of its own: call load_policy_and_env\(fpath, actor_critic=...\)'):
         load_policy_and_env(run, env_fn=SmallEnv)
-    env, get_action = load_policy_and_env(run, env_fn=SmallEnv, actor_critic=OwnNetworks)
-    assert isinstance(env.unwrapped, SmallEnv)
-    assert [get_action(np.zeros(4, np.float32)) for _ in range(4)] == [1, 0, 1, 0]
-    with pytest.raises(UserError, match='no deterministic action'):
-        load_policy_and_env(run, deterministic=True, env_fn=SmallEnv, actor_critic=OwnNetworks)
+    change_config(run, env_name=None)
+    with pytest.raises(UserError, match=r'started from Python: call load_policy_and_env\(fpath, env_fn=...\)'):
+        load_policy_and_env(run, actor_critic=OwnNetworks)
+    env, get_action = load_policy_and_env(run, deterministic=True, env_fn=SmallEnv, actor_critic=OwnNetworks)
+    assert isinstance(env.unwrapped, SmallEnv) and get_action.__self__.ac.factor == 3
+    observations = np.random.default_rng(0).normal(0, 3, (50, 3)).astype(np.float32)
+    likeliest = own.pi(torch.as_tensor(observations)).log_probs.argmax(-1).tolist()
+    assert [get_action(obs) for obs in observations] == likeliest and len(set(likeliest)) == 2
+    _, get_action = load_policy_and_env(run, env_fn=SmallEnv, actor_critic=OwnNetworks)
+    assert len({int(get_action(observations[0] / 10)) for _ in range(50)}) == 2
 
 
-def test_activations_are_those_of_the_run(run):
+class Sine(torch.nn.Module):
+    """An activation of one's own."""
+
+
+def test_activations_are_those_of_the_run(run, capsys):
+    def activation(**kwargs):
+        _, get_action = load_policy_and_env(run, deterministic=True, **kwargs)
+        return type(get_action.__self__.ac.pi.logits_net[2])
+    assert activation() is torch.nn.Tanh
     change_config(run, ac_kwargs=dict(hidden_sizes=[8], activation='ReLU'))
-    env, relu = load_policy_and_env(run, deterministic=True)
-    policy = relu.__closure__[0].cell_contents                          # numpy_policy's function of obs and noise
-    networks = importlib.import_module('ppo_torch').MLPActorCritic
-    ac = networks(env.observation_space, env.action_space, (8,), torch.nn.ReLU)
-    ac.load_state_dict(torch.load(run / 'pyt_save' / 'model.pt', weights_only=True))
-    for obs in np.random.default_rng(0).normal(0, 3, (50, 4)).astype(np.float32):
-        noise = np.float32([0.2, 0])
-        assert policy(obs, noise) == ac.policy()(obs, noise)
+    assert activation() is torch.nn.ReLU
+    change_config(run, ac_kwargs=dict(hidden_sizes=[8], activation='Sine'))
+    assert activation(ac_kwargs=dict(activation=Sine)) is Sine
+    assert 'Sine is not an activation function' in refused([run, '-nr'], capsys)
+
+
+@pytest.mark.parametrize('case', CASES, ids='-'.join)
+def test_acting_has_one_definition(runs, case, monkeypatch):
+    """What a student changes in the file is what is watched."""
+    file = importlib.import_module(f'{case[0]}_{case[2]}')
+    monkeypatch.setattr(file.Agent, 'act', lambda agent, obs, noise=0: 'changed')
+    for deterministic in True, False:
+        _, get_action = load_policy_and_env(runs(*case).folder, deterministic=deterministic)
+        assert get_action(np.zeros(3, np.float32)) == 'changed'
 
 
 # ---- Episodes
@@ -241,11 +294,11 @@ def test_deterministic_episodes_from_the_command_line(runs, case, capsys):
     run = runs(*case)
     capsys.readouterr()
     main([run.folder, '-d', '-n', '2', '-l', '15', '-nr', '-s', '3'])
-    env, expected = make_env(lambda: gym.make(case[1])), []
+    env, expected = make_env(lambda: gym.make(case[1]), off_policy=case[0] != 'ppo'), []
     for seed in 3, None:
         (obs, _), ep_ret, ep_len, ended = env.reset(seed=seed), 0, 0, False
         while not ended:
-            obs, rew, terminated, truncated, _ = env.step(deterministic_action(run.agent, obs))
+            obs, rew, terminated, truncated, _ = env.step(run.agent.act(obs))
             ep_ret, ep_len = ep_ret + rew, ep_len + 1
             ended = terminated or truncated or ep_len == 15
         expected.append((ep_ret, ep_len))
@@ -255,7 +308,7 @@ def test_deterministic_episodes_from_the_command_line(runs, case, capsys):
 
 
 @pytest.mark.parametrize('framework', ['torch', 'tf1'])
-def test_a_seed_makes_random_episodes_again(runs, framework, capsys):
+def test_a_seed_makes_the_same_episodes_again(runs, framework, capsys):
     folder, printed = runs('sac', 'Pendulum-v1', framework).folder, []
     capsys.readouterr()
     for more in ['-s', '5'], ['-s', '5'], ['-s', '5', '-d']:
@@ -291,7 +344,8 @@ def test_shown_where_there_is_a_display(more, display, mode, run, no_display, mo
 def moving_model(folder):
     """New weights for the run's networks in Moving-v0, which has one number less to observe."""
     env = MovingEnv()
-    ac = importlib.import_module('ppo_torch').MLPActorCritic(env.observation_space, env.action_space, (8,))
+    rng = np.random.default_rng(0)
+    ac = ppo_torch.MLPActorCritic(env.observation_space, env.action_space, rng, hidden_sizes=(8,))
     torch.save(ac.state_dict(), folder / 'weights.pt')
     return folder / 'weights.pt'
 
@@ -353,11 +407,15 @@ def test_weights_that_do_not_fit(run, capsys):
     assert 'does not hold the weights of these networks' in refused([run, '-nr'], capsys)
 
 
-def test_a_tensorflow_model_that_is_not_complete(run, capsys):
-    pytest.importorskip('tensorflow')
-    shutil.rmtree(run / 'pyt_save')
-    (run / 'tf1_save').mkdir()
+def test_a_tensorflow_model_that_is_not_complete(runs, tmp_path, capsys):
+    run = shutil.copytree(runs('ppo', 'CartPole-v1', 'tf1').folder, tmp_path / 'run')
+    capsys.readouterr()
+    change_config(run, ac_kwargs=dict(hidden_sizes=[9]))
+    assert 'does not hold the weights of these networks: ' in refused([run, '-nr'], capsys)
+    shutil.rmtree(run / 'tf1_save' / 'variables')
     assert 'tf1_save is not a complete model' in refused([run, '-nr'], capsys)
+    change_config(run, algo='ppo_torch')
+    assert 'tf1_save does not hold the weights of these networks' in refused([run, '-nr'], capsys)
 
 
 # ---- Nothing in a run is executed
@@ -397,8 +455,15 @@ def test_nothing_is_unpickled(runs, framework, monkeypatch, capsys):
     assert len(episodes(capsys.readouterr().out)) == 1
 
 
-@pytest.mark.parametrize(('config', 'words'), [(dict(algo='run.evil'), 'networks of its own'),
-                                               (dict(algo='evil'), 'networks of its own'),
+def test_a_file_of_the_same_name_in_the_folder_is_not_imported(run):
+    (run / 'ppo_torch.py').write_text('print("executed")')
+    done = subprocess.run([sys.executable, '-m', 'tools.test_policy', '.', '-nr'], cwd=run, capture_output=True,
+                          text=True, env=dict(os.environ, PYTHONPATH=str(ROOT)))
+    assert (done.returncode, done.stdout) == (2, '') and 'not of an algorithm file' in done.stderr
+
+
+@pytest.mark.parametrize(('config', 'words'), [(dict(algo='run.evil'), 'not of an algorithm file'),
+                                               (dict(algo='evil'), 'not of an algorithm file'),
                                                (dict(env_name='run.evil:CartPole-v1'), 'execute code from the folder'),
                                                (dict(env_name='evil:CartPole-v1'), 'execute code from the folder')])
 def test_code_in_the_folder_is_not_imported(config, words, run, monkeypatch, capsys):

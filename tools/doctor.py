@@ -7,7 +7,6 @@ run with itself: "poor" returns are those that never rose, or that fell back. Ev
 and columns ({name: a number per epoch; nan where the cell is empty, inf where it holds nan or inf}) that gives a
 message, or None if all is well. Its limits are rules of thumb.
 """
-import argparse
 import json
 import os
 import textwrap
@@ -15,8 +14,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from common.mpi_tools import UserError
-from common.run_utils import one_line_errors
+from common.errors import ArgumentParser, UserError, one_line_errors
+from common.logx import read_progress
 
 ENOUGH = 10                     # epochs before returns are judged: many runs do not move in the first few
 NEEDED = {'Epoch', 'TotalEnvInteracts', 'AverageEpRet', 'epochs', 'steps_per_epoch', 'num_procs', 'max_ep_len', 'gamma'}
@@ -189,7 +188,7 @@ def policy_saturated(config, columns):
     run, logp = judge_returns(columns), late(columns['AverageLogPi'])
     if not logp > 10 or run.well:
         return None
-    return (f'The policy has no randomness left, or is stuck at the bounds of its actions: LogPi is {logp:.3g} lately '
+    return (f'The policy is hardly stochastic, or stuck at the bounds of its actions: LogPi is {logp:.3g} lately '
             f'(up to epoch {columns["Epoch"][-1]:.0f}), and {run.name} {late(columns[run.name]):.4g}. Try a larger '
             f'alpha or --alpha auto, a smaller {settings(config, "lr")}, or rewards scaled down.')
 
@@ -227,9 +226,8 @@ def read_run(folder):
     try:
         with open(os.path.join(folder, 'config.json'), encoding='utf-8') as file:
             config = json.load(file)
-        with open(os.path.join(folder, 'progress.txt'), encoding='utf-8') as file:
-            header, *rows = [line.rstrip('\n').split('\t') for line in file] or [[]]
-        rows = [row for row in rows if len(row) == len(header)]         # the last one may still be being written
+        header, rows = read_progress(os.path.join(folder, 'progress.txt'))
+        rows = [list(row.values()) for row in rows]
         numbers = np.array([[float(cell or 'nan') for cell in row] for row in rows])
     except (OSError, ValueError) as error:
         raise UserError(f'{folder} is not a run such as data/ppo_torch/ppo_torch_s0: {error}') from None
@@ -242,11 +240,7 @@ def read_run(folder):
 
 
 def main(argv=None):
-    def fail(message):
-        raise UserError(message)
-    parser = argparse.ArgumentParser(prog='python -m tools.doctor', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.error = fail
+    parser = ArgumentParser(prog='python -m tools.doctor', description=__doc__)
     parser.add_argument('runs', metavar='RUN', nargs='+', help='folder of a run, such as data/ppo_torch/ppo_torch_s0')
     with one_line_errors('doctor'):
         for folder in parser.parse_args(argv).runs:

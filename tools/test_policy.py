@@ -1,51 +1,99 @@
 """Watch a trained policy, and measure it.
 
     python -m common.run test_policy data/ppo_torch/ppo_torch_s0                  in a window, if there is a display
-    python -m common.run test_policy data/ppo_torch/ppo_torch_s0 -n 10 -nr -d     ten, not shown, without randomness
+    python -m common.run test_policy data/ppo_torch/ppo_torch_s0 -n 10 -nr -d     ten episodes of the mean action
     python -m common.run test_policy data/ppo_torch/ppo_torch_s0 -n 1 --gif cartpole.gif
 
-Loading a model executes nothing from the run's folder: it is only numbers (weights, or a SavedModel), and the networks
-of a PyTorch run are built again from config.json by the algorithm's own file, here.
+The policy acts as it did in training: the algorithm's own file builds its Agent from config.json, and the saved weights
+are loaded into it. Nothing from the run's folder is executed, neither code nor a graph: only numbers are read.
 """
-import argparse
-import importlib
+import importlib.util
 import json
 import os
 import pickle
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 
 from common.env_tools import make_env
-from common.logx import restore_tf_graph
-from common.mpi_tools import UserError
-from common.run import ROOT, nearest
-from common.run_utils import one_line_errors
+from common.errors import ArgumentParser, UserError, one_line_errors
+from common.run import NO_FLAGS, ROOT, activation
+from common.run_utils import default_arguments
 from common.serialization import complete_folder
 
 
-def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, actor_critic=None, render_mode=None):
+def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, actor_critic=None, ac_kwargs=dict(),
+                        render_mode=None, seed=None):
     """The environment of the run in folder `fpath`, and its policy as a function get_action(obs).
 
-    A run that was started from Python needs its `env_fn` again, and one with networks of its own its `actor_critic`,
-    since a run's folder holds no code.
+    A run's folder holds no code. So a run that was started from Python needs its `env_fn` again, one with networks of
+    its own its `actor_critic`, and `ac_kwargs` of it that are functions of one's own. `seed` is for the noise of a
+    stochastic policy.
     """
     try:
         with open(os.path.join(fpath, 'config.json'), encoding='utf-8') as file:
             config = json.load(file)
     except (OSError, ValueError):
         raise UserError(f'{fpath} has no config.json of a run: give a folder such as data/ppo/ppo_s0') from None
-    path = model_path(fpath, itr)
-    env = make_env(env_fn) if env_fn else load_env(fpath, config, render_mode)
-    if path.endswith('.pt'):
-        return env, load_pytorch_policy(path, config, env, deterministic, actor_critic)
-    return env, load_tf_policy(path, deterministic)
+    path, train_fn = model_path(fpath, itr), training_function(config)
+    defaults, file = default_arguments(train_fn), sys.modules[train_fn.__module__]
+    if actor_critic is None and config.get('actor_critic') != defaults['actor_critic'].__name__:
+        raise UserError('this run has networks of its own: call load_policy_and_env(fpath, actor_critic=...)')
+    off_policy = 'replay_size' in defaults
+    env = make_env(env_fn or (lambda: registered_env(fpath, config, render_mode)), off_policy)
+
+    args = {**defaults, **{key: config[key] for key in defaults if key in config and key not in NO_FLAGS}}
+    args.update(actor_critic=actor_critic or defaults['actor_critic'], ac_kwargs={**config['ac_kwargs'], **ac_kwargs})
+    if isinstance(args['ac_kwargs'].get('activation'), str):
+        args['ac_kwargs']['activation'] = activation(train_fn, args['ac_kwargs']['activation'])
+    agent = file.Agent(env, np.random.default_rng(0), SimpleNamespace(**args))
+    load_weights(agent, path)
+    if deterministic or 'act_noise' in defaults:        # ddpg's and td3's noise is for exploration, not of the policy
+        return env, agent.act
+    rng, space = np.random.default_rng(seed), env.action_space
+    if off_policy:
+        return env, lambda obs: agent.act(obs, rng.standard_normal(space.shape, dtype=np.float32))
+    return env, lambda obs: agent.act(obs, file.draw_noise(rng, 1, space)[0])
 
 
-def load_env(fpath, config, render_mode):
+def training_function(config):
+    """The training function of the run's algorithm, from the file of that name in this repository and nowhere else."""
+    algo, files = config.get('algo'), {file.stem: file for file in ROOT.glob('*_*.py')}
+    if algo not in files or importlib.util.find_spec(algo).origin != str(files[algo]):
+        raise UserError(f'this run is not of an algorithm file in {ROOT}, but of {algo}')
+    return getattr(importlib.import_module(algo), algo.rpartition('_')[0])
+
+
+def load_weights(agent, path):
+    """Load the weights in a file of PyTorch's, or the variables in a SavedModel's folder, into the agent's networks."""
+    if hasattr(agent, 'sess'):
+        from common.mpi_tf import tf
+        try:
+            saved = tf.train.load_checkpoint(os.path.join(path, 'variables', 'variables'))
+        except (ValueError, tf.errors.OpError) as error:
+            raise UserError(f'{path} is not a complete model: {error}') from None
+        shapes = saved.get_variable_to_shape_map()
+        for variable in agent.ac.variables:
+            name, shape = variable.op.name, variable.shape.as_list()
+            if shapes.get(name) != shape:
+                raise UserError(f'{path} does not hold the weights of these networks: {name} has the shape {shape} '
+                                f'here, and {shapes.get(name, "is not there")} in the file')
+            variable.load(saved.get_tensor(name), agent.sess)
+        return
+    import torch
+    try:
+        agent.ac.load_state_dict(torch.load(path, weights_only=True))
+    except pickle.UnpicklingError:
+        raise UserError(f'{path} holds more than weights, and is not loaded: that could execute code') from None
+    except (RuntimeError, TypeError, EOFError, OSError) as error:
+        raise UserError(f'{path} does not hold the weights of these networks: {error}') from None
+
+
+def registered_env(fpath, config, render_mode):
     """The environment that config.json names; but none of a module in the run's own folder, which would be its code."""
     if 'env_name' not in config:
         raise UserError('this run was started from Python: call load_policy_and_env(fpath, env_fn=...) for it')
@@ -55,7 +103,7 @@ def load_env(fpath, config, render_mode):
     if found and any(inside):
         raise UserError(f'{name} would execute code from the folder of the run')
     try:
-        return make_env(lambda: gym.make(name, render_mode=render_mode))
+        return gym.make(name, render_mode=render_mode)
     except (gym.error.Error, ImportError) as error:
         raise UserError(f'cannot make {name}: {error}') from None
 
@@ -80,48 +128,6 @@ def model_path(fpath, itr):
 
 def listdir(folder):
     return os.listdir(folder) if os.path.isdir(folder) else []
-
-
-def load_pytorch_policy(path, config, env, deterministic, actor_critic=None):
-    """get_action(obs) of the weights in a file."""
-    import torch
-    if actor_critic is None:
-        files = {file.stem for file in ROOT.glob('*.py')}
-        if config.get('actor_critic') != 'MLPActorCritic' or config.get('algo') not in files:
-            raise UserError('this run has networks of its own: call load_policy_and_env(fpath, actor_critic=...)')
-        actor_critic = importlib.import_module(config['algo']).MLPActorCritic
-    ac_kwargs = dict(config['ac_kwargs'])
-    if isinstance(ac_kwargs.get('activation'), str):
-        ac_kwargs['activation'] = getattr(torch.nn, ac_kwargs['activation'])
-    ac = actor_critic(env.observation_space, env.action_space, **ac_kwargs)
-    try:
-        ac.load_state_dict(torch.load(path, weights_only=True))
-    except pickle.UnpicklingError:
-        raise UserError(f'{path} holds more than weights, and is not loaded: that could execute code') from None
-    except (RuntimeError, TypeError, EOFError) as error:
-        raise UserError(f'{path} does not hold the weights of these networks: {error}') from None
-    if not hasattr(ac, 'v'):
-        return lambda obs: ac.act(torch.as_tensor(obs), deterministic)
-    if not deterministic:
-        return lambda obs: ac.act(torch.as_tensor(obs))
-    if not hasattr(ac, 'policy'):
-        raise UserError('these networks of your own have no deterministic action: leave -d out')
-    policy = ac.policy()
-    return lambda obs: policy(obs, np.float32(0))                       # on-policy: the likeliest action has no noise
-
-
-def load_tf_policy(folder, deterministic):
-    """get_action(obs) of a SavedModel."""
-    from common.mpi_tf import quiet, tf
-    try:
-        with quiet():
-            sess = tf.Session(graph=tf.Graph())
-            with sess.graph.as_default():
-                model = restore_tf_graph(sess, folder)
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(f'{folder} is not a complete model: {error}') from None
-    output = model['mode' if deterministic else 'sample']
-    return lambda obs: sess.run(output, {model['obs']: obs[None]})[0]
 
 
 def run_policy(env, get_action, max_ep_len=None, num_episodes=100, seed=None, frames=None):
@@ -156,22 +162,16 @@ def has_display():
 
 
 def parse_args(argv):
-    def fail(message):
-        raise UserError(message)
-    parser = argparse.ArgumentParser(prog='test_policy', description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.error = fail
+    parser = ArgumentParser(prog='test_policy', description=__doc__)
     parser.add_argument('fpath', metavar='RUN', help='folder of the run, such as data/ppo_torch/ppo_torch_s0')
     parser.add_argument('-l', '--len', type=int, default=0, help='longest episode (0: as the environment ends it)')
     parser.add_argument('-n', '--episodes', type=int, default=100, help='number of episodes (100)')
     parser.add_argument('-nr', '--norender', action='store_true', help='do not show them')
     parser.add_argument('-i', '--itr', default='last', help='epoch of the model, for runs with --keep_all (last)')
-    parser.add_argument('-d', '--deterministic', action='store_true', help='the likeliest action, without randomness')
-    parser.add_argument('-s', '--seed', type=int, default=None, help='seed of the episodes and of the actions')
+    parser.add_argument('-d', '--deterministic', action='store_true', help='the mean action, or the most likely one')
+    parser.add_argument('-s', '--seed', type=int, default=None, help='seed of the environment and of the policy')
     parser.add_argument('--gif', metavar='FILE', help='write the episodes as an animation')
-    args, unknown = parser.parse_known_args(argv)
-    if unknown:
-        raise UserError(f'unknown argument {unknown[0]}{nearest(unknown[0], parser._option_string_actions)}')
+    args = parser.parse_args(argv)
     if args.episodes < 1 or args.len < 0:
         raise UserError('--episodes has to be at least 1, and --len at least 0')
     if args.gif and not os.path.isdir(os.path.dirname(args.gif) or '.'):
@@ -187,9 +187,8 @@ def main(argv=None):
             print('There is no display, so the episodes are not shown; --gif FILE writes them as an animation.')
             show = False
         mode = 'rgb_array' if args.gif else 'human' if show else None
-        env, get_action = load_policy_and_env(args.fpath, args.itr, args.deterministic, render_mode=mode)
-        if args.seed is not None and 'torch' in sys.modules:            # a TensorFlow graph has its seed in it
-            sys.modules['torch'].manual_seed(args.seed)
+        env, get_action = load_policy_and_env(args.fpath, args.itr, args.deterministic, render_mode=mode,
+                                              seed=args.seed)
         frames = [] if args.gif else None
         try:
             run_policy(env, get_action, args.len or None, args.episodes, args.seed, frames)

@@ -6,12 +6,10 @@ Runs of one exp_name in one environment make one curve: the estimate over their 
 arrived, in a band that says how sure it is. Environments and values are panels of one figure. From Python, make_plots
 draws the figure, plot_data one panel, and get_all_datasets only reads.
 """
-import argparse
-import difflib
+import contextlib
 import json
 import os
 import re
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -20,7 +18,8 @@ from functools import partial
 import matplotlib.pyplot as plt
 import numpy as np
 
-from common.mpi_tools import UserError
+from common.errors import ArgumentParser, UserError, nearest, one_line_errors
+from common.logx import read_progress
 
 # Okabe and Ito's colours without yellow, too pale for a line. With 7 colours and 4 dashes, 28 curves differ; dashes and
 # markers tell them apart in grey print.
@@ -49,14 +48,18 @@ class Dataset:
     columns: dict
 
 
-def read_progress(path):
-    """Columns of a progress.txt. A line without its newline is still being written, and left for the next reading."""
-    with open(path, errors='replace') as file:
-        header, *rows = [line for line in file if line.endswith('\n')] or ['\n']
-    names = header.rstrip('\r\n').split('\t')
-    rows = [row for row in rows if row.count('\t') == len(names) - 1]
-    table = np.genfromtxt(rows, delimiter='\t', comments=None, ndmin=2) if rows else np.empty((0, len(names)))
-    columns = dict(zip(names, table.T))
+def number(cell):
+    """nan where a cell is empty, or holds a word."""
+    try:
+        return float(cell)
+    except ValueError:
+        return np.nan
+
+
+def read_columns(path):
+    """The columns of a progress.txt as arrays, and Performance: the return of test episodes, or else of training."""
+    names, rows = read_progress(path)
+    columns = {name: np.array([number(row[name]) for row in rows]) for name in names}
     for source in ('AverageEpRet', 'AverageTestEpRet'):          # the second where there were tests
         if source in columns and ('Performance' not in columns or np.isfinite(columns[source]).any()):
             columns['Performance'] = columns[source]
@@ -76,7 +79,7 @@ def get_datasets(logdir, condition=None):
                 config = {}
             stem = re.sub(r'^\d{4}-\d\d-\d\d_(\d\d-\d\d-\d\d-)?|_s\d+$', '', os.path.basename(os.path.abspath(folder)))
             datasets.append(Dataset(folder, condition or config.get('exp_name') or stem, config.get('env_name') or '',
-                                    config.get('seed'), read_progress(os.path.join(folder, 'progress.txt'))))
+                                    config.get('seed'), read_columns(os.path.join(folder, 'progress.txt'))))
     return datasets
 
 
@@ -89,7 +92,7 @@ def matching_folders(logdir):
     pattern = re.compile(r'(\d{4}-\d\d-\d\d_)?(\d\d-\d\d-\d\d-)?' + re.escape(prefix))
     matches = [os.path.join(base, name) for name in names if pattern.match(name)]
     if not matches:
-        raise UserError(f'no folder is called {logdir!r} or begins so{nearest(prefix, names)}')
+        raise UserError(f'there is no folder {logdir!r}, nor one that begins with that{nearest(prefix, names)}')
     return matches
 
 
@@ -117,13 +120,6 @@ def get_all_datasets(all_logdirs, legend=None, select=None, exclude=None):
         for run in group:
             run.condition = title
     return runs
-
-
-def nearest(name, names):
-    """The end of an error message: the names closest to name, or all of them where none is close."""
-    lower = {other.lower(): other for other in names}
-    close = [lower[key] for key in difflib.get_close_matches(name.lower(), lower)]
-    return f'; did you mean {" or ".join(close)}?' if close else f'; there are: {", ".join(names)}' if names else ''
 
 
 # %% From runs to curves
@@ -288,7 +284,8 @@ def check_columns(data, names):
     known = list(dict.fromkeys(name for run in data for name in run.columns if name))
     for name in names:
         if known and name not in known:
-            raise UserError(f'no run has a column {name!r}{nearest(name, known)}')
+            near = nearest(name, known) or f'; there are: {", ".join(known)}'
+            raise UserError(f'no run has a column {name!r}{near}')
 
 
 def print_ends(results, title):
@@ -311,11 +308,9 @@ def add_legend(figure, title):
 
 # %% Command line
 def parse_args(argv=None):
-    def fail(message):
-        raise UserError(message)
-    parser = argparse.ArgumentParser(prog='plot', allow_abbrev=False, description='Draw learning curves of runs.',
-                                     epilog='example: plot data/ppo data/sac_torch -s 5 --est iqm --out curves.pdf')
-    parser.error, add = fail, parser.add_argument
+    parser = ArgumentParser(prog='plot', description='Draw learning curves of runs.',
+                            epilog='example: plot data/ppo data/sac_torch -s 5 --est iqm --out curves.pdf')
+    add = parser.add_argument
     add('logdir', nargs='*', help='folders of runs, experiments or data, or beginnings of their names')
     add('-l', '--legend', nargs='+', help='titles of the curves, one per folder or experiment (default: exp_name)')
     add('-x', '--xaxis', default='TotalEnvInteracts', help='column along x (default: %(default)s)')
@@ -329,9 +324,7 @@ def parse_args(argv=None):
     add('--band', choices=BANDS, default='ci', help='the band: 95%% bootstrap interval (default), deviation or range')
     add('--out', metavar='FILE', help='write a .png, .svg or .pdf (default where there is no display: plot.png)')
     add('--live', nargs='?', type=float, const=10., metavar='SECONDS', help='draw again every so often (default: 10)')
-    args, unknown = parser.parse_known_intermixed_args(argv)
-    if unknown:
-        raise UserError(f'unknown argument {unknown[0]}{nearest(unknown[0], parser._option_string_actions)}')
+    args = parser.parse_args(argv)
     if not args.logdir:
         raise UserError('which runs? Name folders before the flags, for instance: plot data/ppo_torch -y EpLen')
     if args.smooth < 1 or not (args.live is None or 0 < args.live < 1e6):
@@ -342,7 +335,7 @@ def parse_args(argv=None):
 
 
 def save(figure, path):
-    """Write the figure in one step, so that who looks at it during --live never sees half a file."""
+    """Write the figure in one step, so that a viewer that follows --live never finds half a file."""
     stem, suffix = os.path.splitext(path)
     partial_path = f'{stem}.{os.getpid()}{suffix}'
     try:
@@ -367,7 +360,7 @@ def show(args):
                                 args.exclude, args.est, args.band, figure)
         except (UserError, OSError) as error:                              # no epoch finished yet, a run just replaced
             if not args.live:
-                raise
+                raise UserError(str(error)) from None
             print(f'{error} (trying again)', flush=True)
             time.sleep(args.live)
             continue
@@ -386,13 +379,8 @@ def show(args):
 
 def main(argv=None):
     """The command line; a mistake of the user's is one line and exit status 2."""
-    try:
+    with one_line_errors('plot'), contextlib.suppress(KeyboardInterrupt):      # Ctrl-C is how --live ends
         show(parse_args(argv))
-    except (UserError, OSError) as error:
-        print(f'plot: error: {error}', file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print()
 
 
 if __name__ == '__main__':
