@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from common.mpi_tools import UserError
+from common.errors import UserError
 from common.serialization import atomic_write
 
 FOLDER = Path(__file__).resolve().parent
@@ -27,7 +27,8 @@ ROOT = FOLDER.parent
 TIME_LIMIT = 3600                                       # seconds for one measurement
 MAX_STEPS = 300_000                                     # to reach a return in
 PACKAGES = 'torch', 'tensorflow', 'numpy', 'gymnasium', 'mujoco', 'mpi4py', 'mpich'
-COLOURS = dict(ours='#0072B2', twin='#56B4E9', plain='#999999', sb3='#E69F00', sbx='#009E73', bound='#DDDDDD')
+COLOURS = dict(ours='#0072B2', twin='#56B4E9', before='#CC79A7', plain='#999999', sb3='#E69F00', sbx='#009E73',
+               bound='#DDDDDD')
 # One thread, and no accelerator, in whatever framework.
 ENVIRONMENT = dict(OMP_NUM_THREADS='1', MKL_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='',
                    XLA_FLAGS='--xla_cpu_multi_thread_eigen=false', JAX_PLATFORMS='cpu', TF_CPP_MIN_LOG_LEVEL='3')
@@ -40,7 +41,8 @@ class Contestant:
     name: str
     command: list
     arguments: dict                                     # of the measurement; the round becomes the seed
-    kind: str = 'ours'                                  # ours, plain, sb3, sbx or bound
+    kind: str = 'ours'                                  # ours, before, plain, sb3, sbx or bound
+    root: Path = ROOT                                   # the checkout whose modules the command imports
     values: list = field(default_factory=list)          # what was measured, round by round
     failed: str = ''                                    # or why it could not be
 
@@ -58,13 +60,13 @@ def cores():
     return sorted(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else list(range(os.cpu_count() or 1))
 
 
-def measure(command, arguments, pin):
+def measure(command, arguments, pin, root=ROOT):
     """What one process measures: a dict, with why under `failed` if it could not."""
     pin_to_one_core = None
     if pin and hasattr(os, 'sched_setaffinity'):
         core = cores()[-1]                              # the last: the system's own work tends to be on the first
         pin_to_one_core = lambda: os.sched_setaffinity(0, {core})
-    env = dict(os.environ, PYTHONPATH=str(ROOT), **ENVIRONMENT)
+    env = dict(os.environ, PYTHONPATH=str(root), **ENVIRONMENT)
     with tempfile.TemporaryDirectory() as folder:       # to work in: some libraries leave files where they are started
         try:
             run = subprocess.run([*command, json.dumps(arguments)], cwd=folder, env=env, capture_output=True, text=True,
@@ -87,7 +89,7 @@ def hold(contestants, rounds, pin=True):
         for contestant in contestants:
             if contestant.failed:
                 continue
-            value = measure(contestant.command, dict(contestant.arguments, seed=number), pin)
+            value = measure(contestant.command, dict(contestant.arguments, seed=number), pin, contestant.root)
             contestant.failed = value.get('failed', '')
             if not contestant.failed:
                 contestant.values.append(value)
@@ -177,6 +179,7 @@ def circumstances(module, parser, args):
     command = ['python', '-m', f'benchmarks.{module}']
     for key, val in vars(args).items():
         if val != parser.get_default(key) and key not in ('out', 'peers'):
+            val = val.name if isinstance(val, Path) else val
             values = [] if val is True else val if isinstance(val, list) else [val]
             command += [f'--{key}', *(f'{x:g}' if isinstance(x, float) else str(x) for x in values)]
     return dict(command=shlex.join(command), machine=machine(), versions=versions(),

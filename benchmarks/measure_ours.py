@@ -25,7 +25,7 @@ from common import mpi_tools
 
 STEPS = 4000                                            # of an epoch: the default of the on-policy scripts
 FILLED = 1000                                           # rows in the replay buffer before the first update
-WARM = 2100                                             # updates before the first that is timed: compiled, recorded
+WARM = 200                                              # updates before the first that is timed
 
 
 class Enough(Exception):
@@ -37,9 +37,9 @@ class Messages:
     def __init__(self):
         self.calls, self.bytes, allreduce = 0, 0, mpi_tools.allreduce
 
-        def counted(send, receive, **kwargs):
-            self.calls, self.bytes = self.calls + 1, self.bytes + receive.nbytes
-            allreduce(send, receive, **kwargs)
+        def counted(x, **kwargs):
+            self.calls, self.bytes = self.calls + 1, self.bytes + x.nbytes
+            allreduce(x, **kwargs)
         mpi_tools.allreduce = counted
 
 
@@ -113,7 +113,7 @@ def on_policy_window(epochs, **hooks):
 
 
 def off_policy_window(updates, **hooks):
-    return Window(WARM, WARM + updates, **hooks)        # both multiples of update_every: groups of updates stay whole
+    return Window(WARM, WARM + updates, **hooks)        # multiples of update_every: groups of updates stay whole
 
 
 def off_policy_arguments(updates, batch):
@@ -307,7 +307,7 @@ def torch_operators(script, run_with):
     from torch.profiler import profile as torch_profile
     operators = torch_profile(activities=[ProfilerActivity.CPU], acc_events=True)
     run_with(on_open=lambda agent: operators.start(), on_close=operators.stop)
-    return ('Operators of torch by their own time, with what recording them costs:',
+    return ('Operators of torch by their own time, with the overhead of the profiler:',
             [(event.count, event.self_cpu_time_total, event.key) for event in operators.key_averages()])
 
 
@@ -333,7 +333,7 @@ def tensorflow_operations(script, run_with):
             return result
         agent.sess.run = traced
     run_with(on_open=trace)
-    return ('Operations of TensorFlow by type, in traced runs of the session (a loop has what is inside of it, too):',
+    return ('Operations of TensorFlow by type, in traced calls of session.run:',
             [(calls[kind], own, kind) for kind, own in spent.items()])
 
 

@@ -1,8 +1,9 @@
 """The bare matrix products of an update: what remains of it when everything but torch.mm is left out.
 
-No update that does this mathematics can be faster on the same core, whatever it is written in. Each function below
-reads as the update of its algorithm, reduced to which network runs forward and which backward. A layer with weight
-W (out, in) on a batch x (batch, in), with the gradient g (batch, out) of its output, has up to three products:
+No update in torch that does this mathematics can be faster on the same core. One in another framework can, where its
+matrix products are: on an AMD EPYC, TensorFlow's were 2.3 times as fast as torch's. Each function below reads as the
+update of its algorithm, reduced to which network runs forward and which backward. A layer with weight W (out, in) on
+a batch x (batch, in), with the gradient g (batch, out) of its output, has up to three products:
     forward          x W^T       (batch, out)
     weight gradient  g^T x       (out, in)
     input gradient   g W         (batch, in),   which a network's first layer does not need, unless asked for

@@ -19,9 +19,8 @@ from pathlib import Path
 
 from benchmarks.contest import (MAX_STEPS, Contestant, check, choose, circumstances, cores, describe, finish,
                                 hold, make_parser, median_and_spread, number, ratio, ratios, speeds, table, time_cells)
-from common.mpi_tools import UserError
-from common.plot import COLORS
-from common.run_utils import one_line_errors
+from common.errors import UserError, one_line_errors
+from tools.plot import COLORS
 
 STEPS = 4000                                            # of an epoch of ppo, which the processes share out
 LOOKS = [dict(color=colour, marker=marker) for colour, marker in zip(COLORS, 'os^D*vX')]

@@ -3,6 +3,7 @@
     python -m benchmarks.speed                                  all of it, 5 rounds: an hour and a half
     python -m benchmarks.speed --time_to 475                    and how long PPO takes to solve CartPole-v1
     python -m benchmarks.speed --only 'SAC.*batch 100' --rounds 3 --no_peers
+    python -m benchmarks.speed --before ../old --only ppo_      beside another checkout of this repository
     python -m benchmarks.speed --profile sac_torch --env HalfCheetah-v5
 
 Every measurement is a process of its own on one core and one thread, warmed up, in which a script runs through its own
@@ -14,7 +15,7 @@ training function. A round makes them all once, and only neighbours of a round a
     algorithms have our batch and networks, and make an update after every step. Our scripts make theirs in groups of
     50; sbx can put such a group into one compiled call, so there is `sbx, groups of 50` too.
   - The bounds are the environment alone, with actions chosen beforehand, and the bare matrix products of the updates
-    (benchmarks/products.py).
+    in torch (benchmarks/products.py), which TensorFlow can pass where its own products are faster.
 Results: speed.json (every value), speed.md (tables), figures/speed.png.
 """
 import json
@@ -23,12 +24,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.contest import (COLOURS, FOLDER, MAX_STEPS, Contestant, check, choose, circumstances, describe, finish,
-                                hold, least_cpu_share, make_parser, measure, median_and_spread, number, ratio, speeds,
-                                table, time_cells)
-from common.mpi_tools import UserError
-from common.run import nearest
-from common.run_utils import one_line_errors
+from benchmarks.contest import (COLOURS, FOLDER, MAX_STEPS, ROOT, Contestant, check, choose, circumstances, describe,
+                                finish, hold, least_cpu_share, make_parser, measure, median_and_spread, number, ratio,
+                                speeds, table, time_cells)
+from common.errors import UserError, nearest, one_line_errors
 from tools.sections import algorithm_files
 
 ON_POLICY, OFF_POLICY, FRAMEWORKS = ('ppo', 'vpg', 'trpo'), ('sac', 'td3', 'ddpg'), ('torch', 'tf1')
@@ -83,6 +82,8 @@ def contestants(args):
 
     def add(workload, name, kind='ours', command=ours, **arguments):
         everyone.append(Contestant(workload, name, command, arguments, kind))
+        if args.before and 'script' in arguments:
+            everyone.append(Contestant(workload, f'{name} (before)', command, arguments, 'before', root=args.before))
 
     for env in CARTPOLE, CHEETAH:
         for algo in ON_POLICY:
@@ -165,6 +166,9 @@ def ratio_table(group):
     """How many times as fast ours are; and the parts of the time, in those that are possible."""
     ours, columns = [contestant for contestant in group if contestant.kind == 'ours'], {}
     by_name = {contestant.name: contestant for contestant in group}
+    if any(contestant.kind == 'before' for contestant in group):
+        before = lambda own: by_name.get(f'{own.name} (before)')
+        columns['speed ÷ before'] = lambda own: ratio(speeds(own), speeds(before(own))) if before(own) else ''
     for title, rival in rivals(group).items():
         columns[f'speed ÷ {title}'] = lambda own, rival=rival: ratio(speeds(own), speeds(rival))
     twin = next((contestant for contestant in ours if contestant.name.endswith('torch')), None)
@@ -251,7 +255,7 @@ def draw(groups):
 
 # ---- The command line
 
-def show_profile(script, env):
+def show_profile(script, env, root):
     scripts = algorithm_files()
     if script not in scripts:
         raise UserError(f'--profile {script}: there is no such script{nearest(script, scripts)}; there are '
@@ -264,7 +268,7 @@ def show_profile(script, env):
         names = [name for name in gym.registry if '/' not in name]
         raise UserError(f'--env {env}: there is no such environment{nearest(env, names)}') from None
     command = [sys.executable, '-m', 'benchmarks.measure_ours']
-    result = measure(command, dict(what='profile', script=script, env=env), pin=True)
+    result = measure(command, dict(what='profile', script=script, env=env), True, root)
     if 'failed' in result:
         print(f'{script}: {result["failed"]}', file=sys.stderr)
         return 1
@@ -277,15 +281,22 @@ def main(argv=None):
     parser.add_argument('--no_peers', action='store_true', help='without stable-baselines3 and sbx')
     parser.add_argument('--peers', metavar='FOLDER', default=str(FOLDER / '.peers'),
                         help='where their environment is, or is made (default: benchmarks/.peers)')
+    parser.add_argument('--before', metavar='FOLDER', type=Path,
+                        help='another checkout of this repository, whose scripts are measured too')
     parser.add_argument('--profile', metavar='SCRIPT', help='instead, print where the time of a script goes')
     parser.add_argument('--env', help=f'for --profile (default: {CARTPOLE}, off-policy {CHEETAH})')
     with one_line_errors('python -m benchmarks.speed'):
         args = parser.parse_args(argv)
         check(args)
+        if args.before:
+            for needed in 'ppo_torch.py', 'benchmarks/measure_ours.py':
+                if not (args.before / needed).is_file():
+                    raise UserError(f'--before {args.before} is no checkout of this repository: it has no {needed}')
+            args.before = args.before.resolve()         # every measurement works in a folder of its own
         if args.env and not args.profile:
             raise UserError('--env is for --profile: the workloads have their environments, which --only can choose')
         if args.profile:
-            return show_profile(args.profile, args.env)
+            return show_profile(args.profile, args.env, args.before or ROOT)
         everyone = choose(contestants(args), args.only)
         facts, peers = circumstances('speed', parser, args), None
         if not args.no_peers and any(contestant.kind in LIBRARIES for contestant in everyone):
