@@ -30,11 +30,11 @@ import torch
 from torch import nn
 from torch.optim import Adam
 
-from common.env_tools import make_env
+from common.env_tools import make_env_and_test_env
 from common.logx import EpochLogger
 from common.mpi_pytorch import mpi_avg_grads, setup_pytorch_for_mpi, setup_saver, sync_params
 from common.mpi_tools import num_procs, proc_id
-from common.run_utils import command_line
+from common.run_utils import command_line, explain_arguments
 
 
 # %% Networks
@@ -207,6 +207,7 @@ def test_agent(agent, test_env, logger, num_test_episodes, max_ep_len):
 
 
 # %% Training
+@explain_arguments
 def ddpg(
     env_fn,                             # function without arguments that makes the environment
     actor_critic=MLPActorCritic,        # the networks, made from (observation_space, action_space, rng, **ac_kwargs)
@@ -229,18 +230,18 @@ def ddpg(
     logger_kwargs=dict(),               # arguments of EpochLogger: where the results go
     save_freq=1,                        # epochs from one saved model and checkpoint to the next
 ):
-    """Train; the arguments are the command line's flags."""
+    """Train, and return the agent. The command line has a flag for each of these arguments."""
     args = SimpleNamespace(**locals())
     seed += 10000 * proc_id()
     rng = np.random.default_rng(seed)
-    env, test_env = (make_env(env_fn, off_policy=True) for _ in range(2))
+    env, test_env = make_env_and_test_env(env_fn)
     env.action_space.seed(seed)
     agent = Agent(env, rng, args)
     local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
     act_dim = env.action_space.shape[0]
     buf = ReplayBuffer(env.observation_space.shape, act_dim, replay_size // num_procs())
     logger = EpochLogger(**logger_kwargs)
-    logger.save_config(vars(args))
+    logger.save_config(vars(args), ddpg, env)
     setup_saver(agent, logger)
 
     test_env.reset(seed=seed + 5000)
@@ -250,7 +251,8 @@ def ddpg(
         agent.set_state(saved['agent'])
         rng.bit_generator.state = saved['rng']
         test_env.replay_episode(saved['test_env'])
-        obs, (ep_ret, ep_len, agent.updates, start_epoch) = env.replay_episode(saved['env']), saved['counters']
+        (obs, ep_ret, ep_len), start_epoch = env.replay_episode(saved['env']), saved['epoch']
+        agent.updates = saved['updates']
 
     for epoch in range(start_epoch, epochs):
         for t in logger.progress(local_steps, epoch, epochs):
@@ -288,8 +290,8 @@ def ddpg(
         logger.dump_tabular()
         if epoch % save_freq == 0 or epoch == epochs - 1:
             logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
-                                   test_env=test_env.episode_state(),
-                                   counters=(ep_ret, ep_len, agent.updates, epoch + 1)), itr=epoch, replay=buf)
+                                   test_env=test_env.episode_state(), updates=agent.updates, epoch=epoch + 1),
+                              itr=epoch, replay=buf)
     return agent
 
 

@@ -32,7 +32,7 @@ from common.env_tools import make_env
 from common.logx import EpochLogger
 from common.mpi_tf import MpiAdamOptimizer, init_variables, setup_saver, setup_tf_for_mpi, tf
 from common.mpi_tools import mpi_statistics_scalar, num_procs, proc_id
-from common.run_utils import command_line
+from common.run_utils import command_line, explain_arguments
 
 
 # %% Networks
@@ -307,6 +307,7 @@ class Agent:
 
 
 # %% Training
+@explain_arguments
 def ppo(
     env_fn,                             # function without arguments that makes the environment
     actor_critic=MLPActorCritic,        # the networks, made from (observation_space, action_space, rng, **ac_kwargs)
@@ -326,7 +327,7 @@ def ppo(
     logger_kwargs=dict(),               # arguments of EpochLogger: where the results go
     save_freq=10,                       # epochs from one saved model and checkpoint to the next
 ):
-    """Train; the arguments are the command line's flags."""
+    """Train, and return the agent. The command line has a flag for each of these arguments."""
     args = SimpleNamespace(**locals())
     seed += 10000 * proc_id()
     rng = np.random.default_rng(seed)
@@ -336,7 +337,7 @@ def ppo(
     local_steps = steps_per_epoch // num_procs()
     buf = PPOBuffer(env.observation_space.shape, env.action_space.shape, local_steps, gamma, lam)
     logger = EpochLogger(**logger_kwargs)
-    logger.save_config(vars(args))
+    logger.save_config(vars(args), ppo, env)
     setup_saver(agent, logger)
 
     (obs, _), ep_ret, ep_len, start_epoch = env.reset(seed=seed), 0, 0, 0
@@ -344,7 +345,7 @@ def ppo(
     if saved:
         agent.set_state(saved['agent'])
         rng.bit_generator.state = saved['rng']
-        obs, (ep_ret, ep_len, start_epoch) = env.replay_episode(saved['env']), saved['counters']
+        (obs, ep_ret, ep_len), start_epoch = env.replay_episode(saved['env']), saved['epoch']
 
     for epoch in range(start_epoch, epochs):
         noise = draw_noise(rng, local_steps, env.action_space)
@@ -376,7 +377,7 @@ def ppo(
         logger.dump_tabular()
         if epoch % save_freq == 0 or epoch == epochs - 1:
             logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
-                                   counters=(ep_ret, ep_len, epoch + 1)), itr=epoch)
+                                   epoch=epoch + 1), itr=epoch)
     return agent
 
 

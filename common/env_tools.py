@@ -1,23 +1,101 @@
-"""What stands between an environment and the training loops: checks, number types, and going on after a stop."""
+"""What stands between an environment and the training loops: making it, checks, number types, and going on after a
+stop."""
+import ast
+import contextlib
+import importlib
+import sys
+
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction
 
-from common.errors import UserError
+from common.errors import UserError, nearest
 
+MAX_COMBINATIONS = 1000         # of MultiDiscrete actions, each of which becomes a choice of its own
+
+
+# ---- Making it
+
+def make_registered(env_name, env_kwargs=None, wrappers=(), **more_kwargs):
+    """gym.make, then the wrappers, in order. Each is a name, or a call with literal arguments, of gymnasium's own
+    wrappers or of a module's: 'NormalizeObservation', 'RescaleObservation(-1, 1)', 'my_module:MyWrapper(scale=0.1)'."""
+    if 'mujoco' in str(getattr(gym.registry.get(env_name), 'entry_point', '')):
+        hide_mujoco_deprecations()
+    try:
+        env = gym.make(env_name, **(env_kwargs or {}), **more_kwargs)
+    except gym.error.UnregisteredEnv as error:
+        hint = nearest(env_name, gym.registry)
+        if ':' not in env_name:
+            hint += '; if a package registers it, put its module before the name: module:' + env_name
+        raise UserError(f'unknown environment {env_name}{hint}') from error
+    except Exception as error:                              # of a constructor that somebody else wrote
+        newest = max((name for name in gym.registry if name.rpartition('-v')[0] == env_name.rpartition('-v')[0]),
+                     key=lambda name: gym.registry[name].version or 0, default=env_name)
+        hint = f' ({newest} is its newest version)' if newest != env_name else ''
+        raise UserError(f'environment {env_name}{hint}: {type(error).__name__}: {error}') from error
+    for text in wrappers:
+        try:
+            env = wrap(env, text)
+        except Exception as error:
+            raise UserError(f'wrapper {text}: {type(error).__name__}: {error}') from error
+    return env
+
+
+def hide_mujoco_deprecations():
+    """MuJoCo warns at every start about models of gymnasium's, which a user cannot change. Other warnings stay."""
+    with contextlib.suppress(ImportError):
+        import mujoco
+        mujoco.set_mju_user_warning(lambda text: 'deprecated' in text or print(f'MuJoCo: {text}', file=sys.stderr))
+
+
+def wrap(env, text):
+    """Put the wrapper that a text names around an environment."""
+    module, _, call = text.rpartition(':')
+    call = ast.parse(call, mode='eval').body
+    args, keywords = (call.args, call.keywords) if isinstance(call, ast.Call) else ([], [])
+    wrapper = getattr(importlib.import_module(module or 'gymnasium.wrappers'), getattr(call, 'func', call).id)
+    return wrapper(env, *map(ast.literal_eval, args), **{word.arg: ast.literal_eval(word.value) for word in keywords})
+
+
+def describe(env):
+    """What `make_registered` needs to make the environment again, as far as gymnasium knows; {} if it cannot."""
+    def as_text(wrapper):
+        ast.literal_eval(repr(wrapper.kwargs or {}))                        # ValueError, if something is no literal
+        arguments = ', '.join(f'{key}={value!r}' for key, value in (wrapper.kwargs or {}).items())
+        return f'{wrapper.entry_point}({arguments})'
+    with contextlib.suppress(AttributeError, ValueError, SyntaxError):      # no spec, or what only code can make again
+        return dict(env_name=env.spec.id, env_kwargs=dict(env.spec.kwargs),
+                    wrappers=[as_text(wrapper) for wrapper in env.spec.additional_wrappers])
+    return {}
+
+
+# ---- Making it fit
 
 def make_env(env_fn, off_policy=False):
     """Make an environment that the algorithms can use, or say in one line why they cannot use this one.
 
-    On-policy, a Gaussian policy may sample outside of the bounds, and the environment gets the action clipped.
-    Off-policy, actions live in [-1, 1] in networks, noise and replay buffer; RescaleAction brings them to the bounds.
+    Observations other than arrays are flattened, one-hot where they are choices. MultiDiscrete and MultiBinary actions
+    become Discrete ones, one for each combination. On-policy, a Gaussian policy may sample outside of the bounds, and
+    the environment gets the action clipped. Off-policy, actions live in [-1, 1] in networks, noise and replay buffer;
+    RescaleAction brings them to the bounds.
     """
     env = env_fn()
-    obs_space, act_space = env.observation_space, env.action_space
-    if not isinstance(obs_space, (Box, Discrete)):
-        raise UserError(f'observations of type {type(obs_space).__name__} are not supported: they must be Box or '
-                        'Discrete (gymnasium.wrappers.FlattenObservation turns Dict and Tuple into Box)')
+    description, obs_space, act_space = describe(env), env.observation_space, env.action_space
+    if not isinstance(obs_space, Box) or obs_space.shape == ():
+        if not obs_space.is_np_flattenable:
+            raise UserError(f'observations of type {type(obs_space).__name__} are not supported: put a wrapper around '
+                            'the environment that makes arrays of them (--wrapper module:Name)')
+        env = FlattenObservation(env)
+    if isinstance(act_space, (MultiDiscrete, MultiBinary)) and not off_policy:
+        sizes = np.broadcast_to(getattr(act_space, 'nvec', 2), act_space.shape)
+        if sizes.prod(dtype=float) > MAX_COMBINATIONS:
+            raise UserError(f'{act_space} has {sizes.prod(dtype=float):.0f} combinations, and {MAX_COMBINATIONS} are '
+                            'supported: put a wrapper around the environment that offers fewer (--wrapper module:Name)')
+        start = getattr(act_space, 'start', 0)
+        env = TransformAction(env, lambda act: start + np.reshape(np.unravel_index(act, sizes.ravel()), sizes.shape),
+                              Discrete(int(sizes.prod())))
+        act_space = env.action_space
     if not isinstance(act_space, Box if off_policy else (Box, Discrete)):
         raise UserError(f'actions of type {type(act_space).__name__} are not supported here: they must be '
                         + ('Box (vpg, trpo and ppo take Discrete ones)' if off_policy else 'Box or Discrete'))
@@ -27,14 +105,20 @@ def make_env(env_fn, off_policy=False):
     if off_policy and (act_space.low == act_space.high).any():
         raise UserError('actions with a dimension that has only one value (low equals high) are not supported here, '
                         'since [-1, 1] is rescaled to the bounds: leave that dimension out of the action space')
-    if isinstance(obs_space, Discrete) or obs_space.shape == ():
-        env = FlattenObservation(env)                   # one-hot; and a lone number as an array of one
     if isinstance(act_space, Box):
         bounds = Box(act_space.low.astype(np.float32), act_space.high.astype(np.float32), act_space.shape)
         env = TransformAction(env, lambda act: fit_action(act, act_space), bounds)
         if off_policy:
             env = RescaleAction(env, np.float32(-1), np.float32(1))
-    return TrainingEnv(env)
+    return TrainingEnv(env, description)
+
+
+def make_env_and_test_env(env_fn):
+    """Two environments for an off-policy algorithm. Where a wrapper normalizes by what it has seen, the second one uses
+    what the first has seen, and adds nothing to it."""
+    env, test_env = (make_env(env_fn, off_policy=True) for _ in range(2))
+    test_env.share_statistics(env)
+    return env, test_env
 
 
 def fit_action(act, space):
@@ -51,39 +135,82 @@ class TrainingEnv(gym.Wrapper):
     place.
     """
 
-    def __init__(self, env):
+    def __init__(self, env, description):
         super().__init__(env)
         space = env.action_space
+        self.description = description                          # for config.json
         self.discrete, self.act_shape = isinstance(space, Discrete), space.shape
         if self.discrete:
             self.first_action = int(space.start)
         else:
             self.action_space = Box(space.low.ravel(), space.high.ravel())
-        self.seed_given, self.random_state, self.actions = None, None, []
+        self.start, self.actions, self.obs, self.ep_ret = None, [], None, 0
 
     def reset(self, *, seed=None, options=None):
-        self.seed_given = seed
-        self.random_state = None if seed is not None else self.unwrapped.np_random.bit_generator.state
-        self.actions = []
+        self.start = dict(seed=seed, random_state=None if seed is not None else self._random_state(),
+                          statistics=self.statistics())
+        self.actions, self.ep_ret = [], 0
         obs, info = self.env.reset(seed=seed, options=options)
-        return np.array(obs, dtype=np.float32), info
+        self.obs = np.array(obs, dtype=np.float32)
+        return self.obs, info
 
     def step(self, action):
         self.actions.append(action)
         action = int(action) + self.first_action if self.discrete else action.reshape(self.act_shape)
         obs, rew, terminated, truncated, info = self.env.step(action)
-        return np.array(obs, dtype=np.float32), float(rew), terminated, truncated, info
+        self.obs, rew = np.array(obs, dtype=np.float32), float(rew)
+        self.ep_ret += rew
+        return self.obs, rew, terminated, truncated, info
 
+    def _random_state(self):
+        """The state of the environment's generator; None if that is not numpy's Generator, which gymnasium expects."""
+        with contextlib.suppress(AttributeError, gym.error.Error):
+            return self.unwrapped.np_random.bit_generator.state
+
+    # ---- Going on after a stop
     def episode_state(self):
         """What `replay_episode` needs to continue the episode under way."""
-        return dict(seed=self.seed_given, random_state=self.random_state, actions=np.array(self.actions))
+        return dict(start=self.start, actions=np.array(self.actions), obs=self.obs, statistics=self.statistics())
 
     def replay_episode(self, state):
-        """Replay the saved episode up to where it was saved; returns the observation there."""
-        if state['random_state'] is not None:
-            self.unwrapped.np_random.bit_generator.state = state['random_state']
-        obs, _ = self.reset(seed=state['seed'])
-        self.random_state = state['random_state']
+        """Replay the saved episode up to where it was saved; returns the observation there, the return and the length
+        so far. Where the environment does not come to the same observation, a new episode begins."""
+        start = state['start']
+        if start['random_state'] is not None:
+            self.unwrapped.np_random.bit_generator.state = start['random_state']
+        self.set_statistics(start['statistics'])
+        self.reset(seed=start['seed'])
+        self.start = start
         for action in state['actions']:
-            obs, *_ = self.step(action)
-        return obs
+            self.step(action)
+        if not np.array_equal(self.obs, state['obs'], equal_nan=True):
+            print('warning: this environment does not repeat its episodes, so the one under way cannot be continued; '
+                  'the run goes on from a new episode', file=sys.stderr)
+            self.set_statistics(state['statistics'])
+            self.reset()
+        return self.obs, self.ep_ret, len(self.actions)
+
+    # ---- Wrappers that normalize
+    def _normalizers(self):
+        """Gymnasium's wrappers that keep running statistics, which are attributes of these names."""
+        env, found = self.env, []
+        while isinstance(env, gym.Wrapper):
+            found += [(env, name) for name in ('obs_rms', 'return_rms') if name in vars(env)]
+            env = env.env
+        return found
+
+    def statistics(self):
+        """What normalizing wrappers have seen so far."""
+        return [dict(vars(getattr(env, name)), discounted_reward=getattr(env, 'discounted_reward', 0))
+                for env, name in self._normalizers()]
+
+    def set_statistics(self, statistics):
+        for (env, name), saved in zip(self._normalizers(), statistics):
+            env.discounted_reward = saved['discounted_reward']
+            vars(getattr(env, name)).update({key: val for key, val in saved.items() if key != 'discounted_reward'})
+
+    def share_statistics(self, other):
+        """Normalize by what another environment has seen, and see nothing oneself."""
+        for (env, name), (other_env, _) in zip(self._normalizers(), other._normalizers()):
+            setattr(env, name, getattr(other_env, name))
+            env.update_running_mean = False

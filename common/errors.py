@@ -45,8 +45,8 @@ def one_line_errors(program, hint=''):
     """Show a mistake of the user as one line, by process 0 alone, and exit with 2; with 1 if experiments failed, and
     with 130 if interrupted (Ctrl-C, or SIGTERM)."""
     def leave(status, line):
-        from common.mpi_tools import proc_id                # not above: that module imports UserError from here
-        if proc_id() == 0 and not (status == 130 and os.getenv('STARTED_BY_MPI_FORK')):     # whose parent reports it
+        rank = os.getenv('PMI_RANK') or os.getenv('OMPI_COMM_WORLD_RANK') or '0'        # MPI itself may be the mistake
+        if rank == '0' and not (status == 130 and os.getenv('STARTED_BY_MPI_FORK')):     # whose parent reports it
             print(f'{program}: {" ".join(line.split())}', file=sys.stderr)
         sys.exit(status)
     with contextlib.suppress(ValueError):                   # only the main thread can set signal handlers
@@ -59,3 +59,6 @@ def one_line_errors(program, hint=''):
         leave(1, str(error))
     except KeyboardInterrupt:
         leave(130, 'interrupted' + hint)
+    except BrokenPipeError:                                 # whoever read the output, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())      # what is left in it goes nowhere
+        sys.exit(128 + signal.SIGPIPE)

@@ -7,7 +7,9 @@ last complete checkpoint, and reading a run executes nothing in it: there is no 
 import contextlib
 import functools
 import importlib.util
+import inspect
 import json
+import math
 import os
 import re
 import shutil
@@ -25,6 +27,7 @@ from common.serialization import (ReplayFiles, atomic_folder, atomic_write, comp
                                   save_tree)
 
 COLORS = dict(gray=30, red=31, green=32, yellow=33, blue=34, magenta=35, cyan=36, white=37)
+ONE_LINE = 'Epoch', 'AverageEpRet', 'AverageTestEpRet', 'EpLen', 'TotalEnvInteracts', 'Time'     # if there is no table
 MAY_CHANGE = {'epochs', 'save_freq', 'logger_kwargs', 'env_fn', 'exp_name'}     # when a run is resumed
 OWN_FILES = (r'(state\.npz|config\.json|replay/\d+\.npz|pyt_save/model\d*\.pt)(\.tmp)?|progress\.txt\.tmp'
              r'|tf1_save\d*(\.tmp|\.old)?|events\.out\.tfevents\..*')
@@ -47,6 +50,34 @@ def read_progress(path):
     with open(path, encoding='utf-8', errors='replace') as file:
         columns, *rows = [line[:-1].split('\t') for line in file if line.endswith('\n')] or [[]]
     return columns, [dict(zip(columns, row)) for row in rows if len(row) == len(columns)]
+
+
+def on_terminal(stream):
+    """Whether a standard stream ends on a terminal. mpirun gives its processes a pipe and passes on what they write: so
+    under it, where its own ends."""
+    if stream.isatty():
+        return True
+    with contextlib.suppress(OSError, ValueError, AttributeError):      # of a system without /proc, of a notebook
+        fd, parent = stream.fileno(), os.getppid() if os.getenv('PMI_RANK') else 0
+        while parent and 'pmi_proxy' in Path(f'/proc/{parent}/comm').read_text():
+            parent = int(re.search(r'PPid:\s*(\d+)', Path(f'/proc/{parent}/status').read_text())[1])
+        return parent > 0 and os.readlink(f'/proc/{parent}/fd/{fd}').startswith(('/dev/pts/', '/dev/tty'))
+    return False
+
+
+def default_arguments(function):
+    """The keyword arguments of a function with their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def algo_name(train_fn):
+    """The name of the file that a training function comes from, ppo_torch; also where its cells were run in a notebook,
+    which has no file."""
+    scope = getattr(train_fn, '__globals__', {})
+    if '__file__' in scope:
+        return Path(scope['__file__']).stem
+    return getattr(train_fn, '__name__', type(train_fn).__name__) + ('_tf1' if 'tf' in scope else '_torch')
 
 
 def restore_tf_graph(sess, fpath):
@@ -84,6 +115,7 @@ class Logger:
         overwrite=False,                # replace the run in output_dir, if there is one
         keep_all=False,                 # keep every saved model, with its epoch in its name, and not only the last
         tensorboard=False,              # write the same columns as TensorBoard's event files too
+        quiet=False,                    # print one line for each row, as in notebooks, and not a table
         config=None,                    # more entries for config.json
     ):
         self.output_fname, self.exp_name, self.keep_all, self.config = output_fname, exp_name, keep_all, config or {}
@@ -91,6 +123,7 @@ class Logger:
         self.headers, self.row, self.rows = [], {}, 0               # columns, the row under way, rows in the table
         self.save_model = None                                      # function of what to append to the model's name
         self.tensorboard, self.write_events = tensorboard, None
+        self.quiet = quiet or 'ipykernel' in sys.modules
         self.output_dir, self.resuming = on_process_0(self._prepare_folder, output_dir, resume, overwrite)
         self.replay_files = ReplayFiles(self._path('replay'))
         self.log(f'Logging to {self.output_dir}', 'cyan')
@@ -99,11 +132,12 @@ class Logger:
     def log(self, msg, color='green'):
         """Print a message, in colour if standard output is a terminal."""
         if proc_id() == 0:
-            print(colorize(msg, color, bold=True) if color and sys.stdout.isatty() else msg, flush=True)
+            print(colorize(msg, color, bold=True) if color and on_terminal(sys.stdout) else msg, flush=True)
 
     def progress(self, local_steps, epoch, epochs):
-        """range(local_steps), the steps of an epoch; on a terminal with a bar for the steps of the whole run."""
-        if proc_id() > 0 or not sys.stderr.isatty():
+        """range(local_steps), the steps of an epoch; on a terminal, and in a notebook, with a bar for the steps of the
+        whole run."""
+        if proc_id() > 0 or not (on_terminal(sys.stderr) or 'ipykernel' in sys.modules):
             return range(local_steps)
         from tqdm import tqdm
         bar = tqdm(range(local_steps), total=epochs * local_steps, initial=epoch * local_steps, unit=' steps',
@@ -136,12 +170,18 @@ class Logger:
         self.row, self.rows = {}, self.rows + 1
 
     def _print_row(self):
-        values = [self.row.get(key) for key in self.headers]
-        texts = [f'{val:8.3g}' if isinstance(val, float) else _cell(val) for val in values]
-        key_width, width = max([15, *map(len, self.headers)]), max([15, *map(len, texts)])
-        lines = [f'| {key:>{key_width}} | {text:>{width}} |' for key, text in zip(self.headers, texts)]
-        rule = '-' * (key_width + width + 7)
-        self.log('\n'.join([rule, *lines, rule]), color=None)
+        if self.quiet:
+            row = {key: _shown(self.row[key]) for key in ONE_LINE if self.row.get(key) is not None}
+            self.log('  '.join(f'{key} {text}' for key, text in row.items()), color=None)
+            return
+        texts = [_shown(self.row.get(key)) for key in self.headers]
+        key_width, width = max([15, *map(len, self.headers)]), max([10, *map(len, texts)])
+        cells = [f'| {key:>{key_width}} | {text:>{width}} ' for key, text in zip(self.headers, texts)]
+        if len(cells) > 20:                             # two side by side, so that a terminal of 24 lines holds them
+            cells += [f'| {"":{key_width}} | {"":{width}} '] * (len(cells) % 2)
+            cells = [left + right for left, right in zip(cells[:len(cells) // 2], cells[len(cells) // 2:])]
+        rule = '-' * (max(map(len, cells), default=0) + 1)
+        self.log('\n'.join([rule, *(cell + '|' for cell in cells), rule]), color=None)
 
     # ---- The folder
     def _path(self, *names):
@@ -179,12 +219,17 @@ class Logger:
             os.remove(self._path(self.output_fname))
 
     # ---- The configuration
-    def save_config(self, config):
-        """Write the arguments of the run to config.json, after checking that a resumed run has the same ones."""
-        config = {**config, **self.config, 'exp_name': self.exp_name, 'num_procs': num_procs()}
+    def save_config(self, config, train_fn=None, env=None):
+        """Write the arguments of the run to config.json, after checking that a resumed run has the same ones. With them
+        go the algorithm and the environment, for the tools that load the policy."""
+        config = {**config, **(dict(algo=algo_name(train_fn)) if train_fn else {}), **getattr(env, 'description', {}),
+                  **self.config, 'exp_name': self.exp_name, 'num_procs': num_procs()}
         on_process_0(self._write_config, convert_json(config))
-        plain = [f'{key}={val}' for key, val in sorted(config.items()) if isinstance(val, (bool, int, float, str))]
-        self.log(textwrap.fill(', '.join(plain), width=120), 'cyan')
+        shown = {key: val for key, val in config.items() if isinstance(val, (bool, int, float, str))}
+        if 'actor_critic' in config:
+            shown.update(convert_json({**default_arguments(config['actor_critic']), **config['ac_kwargs']}))
+        text = ', '.join(f'{key}={val}' for key, val in sorted(shown.items()))
+        self.log(textwrap.fill(text, width=min(120, shutil.get_terminal_size().columns)), 'cyan')
 
     def _write_config(self, config):
         path = self._path('config.json')
@@ -195,6 +240,10 @@ class Logger:
                 if old[key] != config[key]:
                     raise UserError(f'cannot resume {self.output_dir}: {key} was {old[key]!r} there and is '
                                     f'{config[key]!r} now')
+            rows = len(read_progress(self._path(self.output_fname))[1])
+            if rows >= config.get('epochs', math.inf):
+                self.log(f'{self.output_dir} has {rows} epochs already; to go on, give more --epochs', 'yellow')
+                return
         with atomic_write(path, 'w') as file:
             json.dump(config, file, indent=4, sort_keys=True, allow_nan=False)
 
@@ -335,6 +384,12 @@ def event_writer(folder):
             add(key, val, step)
         writer.flush()
     return write
+
+
+def _shown(val):
+    """A value as people read it: three digits, but no exponent for what is not far from 1."""
+    return f'{val:.0f}' if isinstance(val, float) and 1e3 <= abs(val) < 1e9 else (
+        f'{val:.3g}' if isinstance(val, float) else _cell(val))
 
 
 def _cell(val):

@@ -17,16 +17,25 @@ import numpy as np
 from common.errors import UserError
 
 
+def processes_started():
+    """How many processes mpirun says it has started, by the variables of mpich and Open MPI. MPI need not be there."""
+    return int(os.getenv('PMI_SIZE') or os.getenv('OMPI_COMM_WORLD_SIZE') or 1)
+
+
 @functools.cache
 def _world():
     """The communicator of all processes, or None where there is no MPI. Asked for first when first needed, so that
     `mpi_fork` can start mpirun from a process that has not itself started MPI."""
     try:
         from mpi4py import MPI
+        world = MPI.COMM_WORLD
     except (ImportError, RuntimeError):                     # not installed, or it finds no MPI library
-        return None
-    world = MPI.COMM_WORLD
-    if world.Get_size() > 1:
+        world = None
+    if processes_started() > 1 and (world is None or world.Get_size() == 1):
+        cause = 'mpi4py is not there, or finds no MPI library' if world is None else 'it is not the mpirun of mpi4py'
+        raise UserError(f'mpirun has started {processes_started()} processes that do not know of each other: {cause}. '
+                        f'pip install mpi4py mpich, and start by {os.path.dirname(sys.executable)}/mpirun')
+    if world and world.Get_size() > 1:
         sys.excepthook = functools.partial(_abort_all, world)
     return world
 

@@ -20,18 +20,18 @@ import pathlib
 import re
 import runpy
 import shlex
+import shutil
 import sys
 import textwrap
 import time
 import warnings
 
-import gymnasium as gym
-
-from common.env_tools import make_env
+from common.env_tools import make_env, make_registered
 from common.errors import ArgumentParser, UserError, nearest, one_line_errors
-from common.mpi_tools import num_procs
-from common.run_utils import (DATESTAMP, ExperimentGrid, algo_name, cpu_count, default_arguments, run_here,
-                              setup_logger_kwargs)
+from common.logx import algo_name
+from common.mpi_tools import num_procs, processes_started
+from common.run_utils import (DATESTAMP, ENV_ARGUMENTS, ExperimentGrid, comments, cpu_count, default_arguments,
+                              run_here, setup_logger_kwargs)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TOOLS = dict(plot='draw learning curves of runs', test_policy='watch a trained policy, and measure it')
@@ -44,8 +44,8 @@ HELP = dict(hidden_sizes='sizes of the hidden layers', activation='their activat
 BOUNDS = {
     **dict.fromkeys('gamma lam polyak backtrack_coeff'.split(), (0, 1)),
     **dict.fromkeys('''seed start_steps update_after num_test_episodes pi_lr vf_lr q_lr lr clip_ratio target_kl delta
-        damping_coeff act_noise target_noise noise_clip alpha'''.split(), (0, math.inf)),
-    **dict.fromkeys('''steps_per_epoch epochs max_ep_len save_freq train_pi_iters train_v_iters cg_iters backtrack_iters
+        damping_coeff act_noise target_noise noise_clip alpha train_v_iters'''.split(), (0, math.inf)),
+    **dict.fromkeys('''steps_per_epoch epochs max_ep_len save_freq train_pi_iters cg_iters backtrack_iters
         replay_size batch_size update_every policy_delay num_cpu jobs'''.split(), (1, math.inf))}
 
 
@@ -58,6 +58,7 @@ def run_options(
     overwrite=False,        # replace the run that is in the folder
     keep_all=False,         # keep every model that is saved, not only the last
     tensorboard=False,      # write TensorBoard event files as well
+    quiet=False,            # print one line for each epoch
     jobs=1,                 # runs of a grid that go on at the same time
     print_commands=False,   # print a shell command for each run, for a job array, and run nothing
 ):
@@ -66,7 +67,7 @@ def run_options(
         raise UserError('--resume continues a run and --overwrite replaces it: give one of them')
     if resume and datestamp is True:
         raise UserError('--resume needs the date and time in the name of the run: --datestamp 2030-01-31_12-00-00')
-    if exp_name and re.search(r'[/\\]', exp_name):
+    if exp_name and (exp_name in ('.', '..') or re.search(r'[/\\]', exp_name)):
         raise UserError(f'--exp_name {exp_name}: expected a name, not a path (--data_dir is for the path)')
     datestamp = time.strftime(DATESTAMP) if datestamp is True else datestamp
     return dict(locals(), num_cpu=cpu_count(num_cpu))
@@ -90,6 +91,7 @@ def parse_value(text, name, default, words, train_fn):
         if isinstance(default, tuple):
             expected = ['a list of layer sizes such as [64,64]']
             value = ast.literal_eval(text)
+            value = (value,) if type(value) is int else value
             if isinstance(value, (list, tuple)) and value and all(type(size) is int and size > 0 for size in value):
                 return value
         if isinstance(default, (int, float)):
@@ -101,6 +103,14 @@ def parse_value(text, name, default, words, train_fn):
                 if not whole or value == int(value):                        # 1e6 is a whole number too
                     return int(value) if whole else value
     raise argparse.ArgumentTypeError(f'{text} is not ' + ' or '.join([*expected, *map(repr, words)]))
+
+
+def parse_dict(text):
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        value = ast.literal_eval(text)
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not a dictionary of arguments such as \"{{'gravity': 5}}\"")
 
 
 def activation(train_fn, name):
@@ -121,14 +131,6 @@ def activation(train_fn, name):
 
 # ---- The parser
 
-def comments(function):
-    """The comment behind each parameter in the signature of a function or class, where each has its own line."""
-    with contextlib.suppress(OSError, TypeError):           # there is no source, or no signature of several lines
-        signature = re.search(r'\(\n(.*?)\n *\)', inspect.getsource(function), flags=re.DOTALL)
-        return dict(re.findall(r'^ *(\w+).*?, *# (.*)$', signature[1], flags=re.MULTILINE))
-    return {}
-
-
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Every flag with its short form, and without names for its values, which its help describes."""
     def _format_action_invocation(self, action):
@@ -143,19 +145,42 @@ class StoreOnce(argparse.Action):
         setattr(namespace, self.dest, (option_string, [True] if values == [] else values))
 
 
+class NumberOfLayers(argparse.Action):
+    """Spinning Up's flag, which needed --hid to be one number."""
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.error('--l is not needed: --hid 64,64 gives the size of each hidden layer')
+
+
+def fill(text, width):
+    """The text, wrapped at this width, with indented lines as they are."""
+    parts = itertools.groupby(text.split('\n'), key=lambda line: bool(line) and not line.startswith(' '))
+    return '\n'.join(line for prose, lines in parts
+                     for line in ([textwrap.fill(' '.join(lines), width)] if prose else lines))
+
+
+def example_env(train_fn):
+    return 'Pendulum-v1' if 'replay_size' in default_arguments(train_fn) else 'CartPole-v1'
+
+
 def make_parser(train_fn):
     """The command line of a training function."""
     script, defaults = os.path.basename(inspect.getsourcefile(train_fn)), default_arguments(train_fn)
-    env = 'Pendulum-v1' if 'replay_size' in defaults else 'CartPole-v1'
+    epilog = EPILOG.format(script=script, env=example_env(train_fn), name=script.removesuffix('.py'))
+    width = min(120, shutil.get_terminal_size().columns)
     parser = ArgumentParser(prog=script, usage=f'python {script} --env NAME [--FLAG VALUE [VALUE ...]] ...',
-                            description=train_fn.__globals__.get('__doc__'),
-                            formatter_class=functools.partial(HelpFormatter, max_help_position=30, width=100),
-                            epilog=EPILOG.format(script=script, env=env, name=script.removesuffix('.py')),
-                            argument_default=argparse.SUPPRESS)
+                            description=fill(train_fn.__globals__.get('__doc__') or '', width),
+                            formatter_class=functools.partial(HelpFormatter, max_help_position=30, width=width),
+                            epilog=fill(epilog, width), argument_default=argparse.SUPPRESS)
     parser._negative_number_matcher = re.compile(r'-[\d.]')                 # argparse's own takes -1e-3 for a flag
     group = parser.add_argument_group('options of a run')
     group.add_argument('--env', '--env_name', dest='env_name', nargs='+', action=StoreOnce,
                        help='environment, by its name: CartPole-v1; or module:Env-v0, which imports module first')
+    group.add_argument('--l', nargs='+', action=NumberOfLayers, help=argparse.SUPPRESS)
+    group.add_argument('--env_kwargs', nargs='+', action=StoreOnce, type=parse_dict,
+                       help="its constructor's arguments: \"{'gravity': 5}\"")
+    group.add_argument('--wrappers', '--wrapper', nargs='+', action=StoreOnce,
+                       help="wrappers around it, in order: gymnasium's own, such as NormalizeObservation or "
+                            '"RescaleObservation(-1, 1)", or module:Name')
     add_flags(group, run_options, train_fn)
     group = parser.add_argument_group("the algorithm's arguments")
     add_flags(group, train_fn, train_fn)
@@ -198,7 +223,11 @@ def parse_args(argv, train_fn):
     order = {key: (shorts.index(flag) if flag in shorts else -1, key in shorthands) for key, (flag, _) in given.items()}
     grid = ExperimentGrid(options['exp_name'] or algo_name(train_fn))
     for key in sorted(given, key=order.get):
-        grid.add(key, given[key][1], shorthands.get(key))
+        values = given[key][1]
+        if len(values) > 1 and any(isinstance(value, tuple) and len(value) == 1 for value in values):
+            raise UserError(f'--hid {values[0][0]} {values[1][0]} would be several runs: write 64,64 for two layers of '
+                            'one network, and [64] [32] for two runs')
+        grid.add(key, [values] if key == 'wrappers' else values, shorthands.get(key))       # all wrappers, in each run
     return grid, options
 
 
@@ -207,12 +236,13 @@ def parse_args(argv, train_fn):
 def command_line(train_fn, argv=None):
     """The whole command line of an algorithm file: `--help`, one run, or several values for a flag and so a grid."""
     argv, script = sys.argv[1:] if argv is None else argv, inspect.getsourcefile(train_fn)
+    sys.path.append(os.getcwd())                            # for environments and wrappers in modules of the user's own
     with one_line_errors(os.path.basename(script), '; the same command with --resume goes on from the last checkpoint'):
         grid, options = parse_args(argv, train_fn)
         variants = grid.variants()
         check(train_fn, variants, options)
         command = functools.partial(variant_command, grid, script, options)
-        logger_options = {key: options[key] for key in ('resume', 'overwrite', 'keep_all', 'tensorboard')}
+        logger_options = {key: options[key] for key in ('resume', 'overwrite', 'keep_all', 'tensorboard', 'quiet')}
         if options['print_commands']:
             for variant in variants:
                 print(shlex.join(command(grid.variant_name(variant), variant)))
@@ -231,22 +261,21 @@ def check(train_fn, variants, options):
     Processes that mpirun started must not each start the same runs. (Its variables tell, without starting MPI.) Then
     environments are made, once; and every process needs a share of each epoch and batch.
     """
-    started = int(os.getenv('PMI_SIZE') or os.getenv('OMPI_COMM_WORLD_SIZE') or 1)
     processes = options['num_cpu']
     if len(variants) == 1 and processes == 1 and not options['print_commands']:
         processes = num_procs()
-    elif started > 1 and not os.getenv('STARTED_BY_MPI_FORK'):
+    elif processes_started() > 1 and not os.getenv('STARTED_BY_MPI_FORK'):
         raise UserError('a grid, and --cpu, start processes of their own: leave out mpirun, and give --cpu')
     defaults = default_arguments(train_fn)
-    for name in dict.fromkeys(variant['env_name'] for variant in variants):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter('ignore')             # training will warn
-                make_env(functools.partial(gym.make, name), off_policy='replay_size' in defaults).close()
-        except gym.error.UnregisteredEnv:
-            raise UserError(f'unknown environment {name}{nearest(name, gym.registry)}') from None
-        except (UserError, gym.error.Error, ImportError) as error:
-            raise UserError(f'environment {name}: {error}') from None
+    envs = [{key: variant[key] for key in ENV_ARGUMENTS if key in variant} for variant in variants]
+    for env in {repr(env): env for env in envs}.values():
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')                 # training will warn
+            made = make_registered(**env)
+            try:
+                make_env(lambda made=made: made, off_policy='replay_size' in defaults).close()
+            except UserError as error:
+                raise UserError(f'environment {env["env_name"]}: {error}') from None
     for variant, key in itertools.product(variants, ('steps_per_epoch', 'batch_size')):
         total = dict(defaults, **variant).get(key, processes)
         if total < processes:
@@ -258,7 +287,8 @@ def variant_command(grid, script, options, name, variant):
     words = [sys.executable, min(script, os.path.relpath(script), key=len)]
     for key in grid.keys:
         flag = next((short for short, long in SHORT_FLAGS.items() if long == key), key)
-        words += [f'--{flag}', as_text(grid.value(variant, key))]
+        value = grid.value(variant, key)
+        words += [f'--{flag}', *(value if key == 'wrappers' else [as_text(value)])]
     for key, value in dict(options, exp_name=name).items():
         if key not in ('jobs', 'print_commands') and value != default_arguments(run_options)[key]:
             words += [f'--{key}'] if value is True else [f'--{key}', str(value)]
@@ -275,13 +305,13 @@ def as_text(value):
 # ---- Help
 
 EPILOG = """\
-A flag that is true or false needs no value. Several values for a flag make a grid of runs, whose
-folders are named after what varies; --flag[short] says how to call it there.
+A flag that is true or false needs no value. Several values for a flag make a grid of runs, whose folders are named
+after what varies; '--flag[short]' says how to call it there. The README explains the columns of the results.
 
 examples:
   python {script} --env {env} --hid 32,32 --act relu --gamma 0.95 --exp_name mine
   python {script} --env {env} --exp_name mine --resume
-  python {script} --env {env} --hid[h] [32] [64,64] --seed 0 1 2 --jobs 2
+  python {script} --env {env} '--hid[h]' '[32]' '[64,64]' --seed 0 1 2 --jobs 2
   python -m common.run plot data
   python -m common.run test_policy data/{name}/{name}_s0"""
 

@@ -12,6 +12,7 @@ From Python, the same is an `ExperimentGrid`:
 Every variant of a grid runs in a process of its own, so that none leaves anything behind for the next.
 """
 import base64
+import builtins
 import contextlib
 import ctypes
 import functools
@@ -30,14 +31,14 @@ import time
 import zlib
 from pathlib import Path
 
-import gymnasium as gym
-
+from common.env_tools import make_registered
 from common.errors import ExperimentFailed, UserError, one_line_errors
-from common.logx import read_progress
+from common.logx import algo_name, default_arguments, read_progress
 from common.mpi_tools import mpi_fork, proc_id
 from common.serialization import convert_json
 
 DATESTAMP = '%Y-%m-%d_%H-%M-%S'
+ENV_ARGUMENTS = 'env_name', 'env_kwargs', 'wrappers'
 
 
 # ---- Names and folders
@@ -64,29 +65,33 @@ def valid_str(value):
 # ---- Experiments, each in a process of its own
 
 def run_here(thunk, kwargs, num_cpu, logger_kwargs):
-    """Train in this process, or with num_cpu > 1 in as many under mpirun. `env_name` becomes thunk's `env_fn`, and the
-    script's name goes into config.json, so that the policy can be loaded and watched later."""
+    """Train in this process, or with num_cpu > 1 in as many under mpirun. `env_name`, `env_kwargs`, `wrappers` become
+    thunk's `env_fn`, and go into config.json, so that the policy can be loaded and watched later."""
     mpi_fork(num_cpu)
-    kwargs = dict(kwargs, logger_kwargs=dict(logger_kwargs, config=dict(algo=algo_name(thunk))))
-    if 'env_name' in kwargs:
-        kwargs['logger_kwargs']['config']['env_name'] = kwargs['env_name']
-        kwargs['env_fn'] = functools.partial(gym.make, kwargs.pop('env_name'))
+    env = {key: kwargs[key] for key in ENV_ARGUMENTS if key in kwargs}
+    kwargs = {key: val for key, val in kwargs.items() if key not in env}
+    kwargs['logger_kwargs'] = dict(logger_kwargs, config=dict(algo=algo_name(thunk), **env))
+    if 'env_name' in env:
+        kwargs['env_fn'] = functools.partial(make_registered, **env)
     thunk(**kwargs)
     if proc_id() == 0:
         folder = shlex.quote(logger_kwargs['output_dir'])
         print(f'\nPlot it:   python -m common.run plot {folder}\nWatch it:  python -m common.run test_policy {folder}')
 
 
-def algo_name(thunk):
-    """The name of the script that a training function comes from: ppo_torch."""
-    code = getattr(thunk, '__code__', None)
-    return os.path.splitext(os.path.basename(code.co_filename))[0] if code else type(thunk).__name__
+def comments(function):
+    """The comment behind each parameter in the signature of a function or class, where each has its own line."""
+    with contextlib.suppress(OSError, TypeError):           # there is no source, or no signature of several lines
+        signature = re.search(r'\(\n(.*?)\n *\)', inspect.getsource(function), flags=re.DOTALL)
+        return dict(re.findall(r'^ *(\w+).*?, *# (.*)$', signature[1], flags=re.MULTILINE))
+    return {}
 
 
-def default_arguments(function):
-    """The keyword arguments of a function with their defaults."""
-    parameters = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
+def explain_arguments(train_fn):
+    """Let help(train_fn) show the comments behind its arguments, too."""
+    lines = [f'    {name + " " * (20 - len(name))}{text}' for name, text in comments(train_fn).items()]
+    train_fn.__doc__ = '\n'.join([train_fn.__doc__, '', *lines])
+    return train_fn
 
 
 def cpu_count(num_cpu):
@@ -330,8 +335,15 @@ class ExperimentGrid:
 # ---- The command line
 
 def command_line(train_fn, argv=None):
-    """The command line of an algorithm file, made from its training function: see common/run.py."""
+    """The command line of an algorithm file, made from its training function: see common/run.py. A notebook has none of
+    its own: there, running the file's last cell tells how to train."""
     from common import run
+    script = inspect.getsourcefile(train_fn)
+    if argv is None and hasattr(builtins, '__IPYTHON__') and Path(sys.argv[0]).name != Path(script).name:
+        name, env = train_fn.__name__, run.example_env(train_fn)
+        print(f"In a notebook, train by {name}(lambda: gymnasium.make('{env}')), or as on the command line by "
+              f"command_line({name}, ['--env', '{env}'])")
+        return
     run.command_line(train_fn, argv)
 
 

@@ -30,6 +30,8 @@ class SmallEnv(gym.Env):
         space = self.observation_space
         if isinstance(space, Discrete):
             return self.np_random.integers(space.n) + space.start
+        if not isinstance(space, Box):
+            return space.sample()
         return np.asarray(self.np_random.uniform(space.low, space.high), dtype=space.dtype)
 
     def reset(self, *, seed=None, options=None):

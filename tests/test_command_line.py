@@ -4,6 +4,7 @@ import importlib
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -93,8 +94,17 @@ def empty_folder(tmp_path, monkeypatch):
     ('--env cartpole-v1', 'unknown environment cartpole-v1 (nearest: CartPole-v1, '),
     ('--env CartPole-v1 Pendulun-v1', 'unknown environment Pendulun-v1 (nearest: Pendulum-v1'),
     ('--env Zzzzzzz-v9', 'unknown environment Zzzzzzz-v9'),
-    ('--env no_such_module:Env-v0', "environment no_such_module:Env-v0: No module named 'no_such_module'"),
-    ('--env Pendulum-v0', 'environment Pendulum-v0: '),                                 # once there was one
+    ('--env no_such_module:Env-v0', "environment no_such_module:Env-v0: ModuleNotFoundError: No module named 'no_such"),
+    ('--env Pendulum-v0', 'environment Pendulum-v0 (Pendulum-v1 is its newest version): DeprecatedEnv: '),
+    ('--env HalfCheetah-v2', 'environment HalfCheetah-v2 (HalfCheetah-v5 is its newest version): ImportError: '),
+    ('--env ALE/Pong-v9', 'unknown environment ALE/Pong-v9; if a package registers it, put its module before the name'),
+    ('--env :X', 'environment :X: ValueError: Empty module name'),
+    (CARTPOLE + '--env_kwargs x', 'argument --env_kwargs: x is not a dictionary of arguments such as'),
+    (CARTPOLE + "--env_kwargs {'a':1}", 'environment CartPole-v1: TypeError: CartPoleEnv.__init__() got an unexpected'),
+    (CARTPOLE + '--wrapper Nope', "wrapper Nope: AttributeError: module 'gymnasium.wrappers' has no attribute 'Nope'"),
+    (CARTPOLE + '--wrapper TransformReward', 'wrapper TransformReward: TypeError: TransformReward.__init__() missing'),
+    (CARTPOLE + '--l 2', '--l is not needed: --hid 64,64 gives the size of each hidden layer'),
+    (CARTPOLE + '--exp_name ..', '--exp_name ..: expected a name, not a path'),
     (CARTPOLE + '--epoch 3', 'unknown argument --epoch (nearest: --epochs); --help shows them all'),
     (CARTPOLE + '-epochs 3', 'unknown argument -epochs (nearest: --epochs); --help'),
     (CARTPOLE + '--steps 3', 'unknown argument --steps'),                               # no abbreviations
@@ -123,7 +133,7 @@ def empty_folder(tmp_path, monkeypatch):
     (CARTPOLE + '--cpu 1 2', 'unknown argument 2'),
     (CARTPOLE + '--jobs 0', 'argument --jobs: 0 is not a whole number of at least 1'),
     (CARTPOLE + '--hid x', 'argument --hid/--ac_kwargs:hidden_sizes: x is not a list of layer sizes such as [64,64]'),
-    (CARTPOLE + '--hid 64 64', 'argument --hid/--ac_kwargs:hidden_sizes: 64 is not a list of'),  # no grid by accident
+    (CARTPOLE + '--hid 64 64', '--hid 64 64 would be several runs: write 64,64 for two layers'),   # no grid by accident
     (CARTPOLE + '--hid [64,0]', 'argument --hid/--ac_kwargs:hidden_sizes: [64,0] is not a list'),
     (CARTPOLE + '--hid []', 'argument --hid/--ac_kwargs:hidden_sizes: [] is not a list'),
     (CARTPOLE + '--hid {64:64}', 'argument --hid/--ac_kwargs:hidden_sizes: {64:64} is not a list'),
@@ -147,18 +157,18 @@ def test_bad_choice(capsys):
         "error: argument --alpha: auo is not a number of at least 0 or 'auto'")
 
 
-class DictEnv(gym.Env):
-    observation_space = gym.spaces.Dict(a=gym.spaces.Box(-1, 1, (2,)))
+class TextEnv(gym.Env):
+    observation_space = gym.spaces.Sequence(gym.spaces.Box(-1, 1, (2,)))
     action_space = gym.spaces.Discrete(2)
 
 
 def test_environments_that_do_not_fit(capsys):
-    gym.register('DictObs-v0', DictEnv)
+    gym.register('TextObs-v0', TextEnv)
     try:
-        message = refused(capsys, ppo_torch.ppo, '--env DictObs-v0')
-        assert message.startswith('error: environment DictObs-v0: observations of type Dict are not supported')
+        message = refused(capsys, ppo_torch.ppo, '--env TextObs-v0')
+        assert message.startswith('error: environment TextObs-v0: observations of type Sequence are not supported')
     finally:
-        del gym.registry['DictObs-v0']
+        del gym.registry['TextObs-v0']
 
     def off_policy(env_fn, replay_size=1000, logger_kwargs=dict()):
         raise AssertionError('must not be called')
@@ -170,7 +180,6 @@ def test_mpirun_and_processes_of_their_own(capsys, monkeypatch):
     monkeypatch.setenv('PMI_SIZE', '4')
     for line in ('--seed 0 1', '--cpu 2', '--print_commands'):
         assert refused(capsys, train, CARTPOLE + line).startswith('error: a grid, and --cpu, start processes of their')
-    assert called(CARTPOLE)
 
 
 def test_errors_of_the_run_itself(capsys):
@@ -282,11 +291,11 @@ def test_activations_of_tensorflow():
 
 def test_what_the_function_gets():
     found = called(CARTPOLE + '--exp_name mine --seed 7 --data_dir here --keep_all --resume')
-    assert isinstance(found['env_fn'], functools.partial) and found['env_fn'].args == ('CartPole-v1',)
+    assert isinstance(found['env_fn'], functools.partial) and found['env_fn'].keywords == dict(env_name='CartPole-v1')
     assert found['env_fn']().spec.id == 'CartPole-v1'
     assert found['logger_kwargs'] == dict(
         output_dir='here/mine/mine_s7', exp_name='mine', resume=True, overwrite=False, keep_all=True,
-        tensorboard=False, config=dict(env_name='CartPole-v1', algo='test_command_line'))
+        tensorboard=False, quiet=False, config=dict(env_name='CartPole-v1', algo='test_command_line'))
     assert called(CARTPOLE)['logger_kwargs']['output_dir'] == 'data/test_command_line/test_command_line_s0'
 
 
@@ -296,7 +305,7 @@ def test_short_flags():
     for kwargs in found:
         stamped = kwargs.pop('logger_kwargs')['output_dir']
         assert re.fullmatch(r'data/(\d{4}-\d\d-\d\d)_(\w+)/\1_\d\d-\d\d-\d\d-\2_s0', stamped)
-        assert kwargs.pop('env_fn').args == ('CartPole-v1',)
+        assert kwargs.pop('env_fn').keywords == dict(env_name='CartPole-v1')
     assert found[0] == found[1]
 
 
@@ -319,8 +328,32 @@ def test_every_argument_is_a_flag():
     assert set(flags) & arguments == arguments - {'env_fn', 'actor_critic', 'ac_kwargs', 'logger_kwargs'}
     assert set(flags) - arguments == {
         'env_name', 'ac_kwargs:hidden_sizes', 'ac_kwargs:activation', 'num_cpu', 'exp_name', 'data_dir', 'datestamp',
-        'resume', 'overwrite', 'keep_all', 'tensorboard', 'jobs', 'print_commands'}
+        'resume', 'overwrite', 'keep_all', 'tensorboard', 'jobs', 'print_commands', 'env_kwargs', 'wrappers', 'quiet',
+        'l'}
     assert len(flags) == len(set(flags))
+
+
+def test_constructor_arguments_and_wrappers():
+    """In each run of a grid: all wrappers, in order, and gymnasium's own by name; modules of the current folder."""
+    Path('my_wrappers.py').write_text('import gymnasium as gym\n'
+                                      'class Twice(gym.Wrapper):\n'
+                                      '    def __init__(self, env, times=2):\n'
+                                      '        super().__init__(env)\n'
+                                      '        self.times = times\n')
+    words = ['--env_kwargs', "{'g': 5}", '--wrapper', 'RescaleObservation(-1, 1)', 'my_wrappers:Twice(times=3)']
+    train.called = None
+    command_line(train, ['--env', 'Pendulum-v1', *words])
+    env, config = train.called['env_fn'](), train.called['logger_kwargs']['config']
+    assert env.times == 3 and type(env.env).__name__ == 'RescaleObservation' and env.unwrapped.g == 5
+    assert config['env_kwargs'] == dict(g=5) and config['wrappers'] == words[3:]
+    grid, _ = run.parse_args(['--env', 'Pendulum-v1', '--seed', '0', '1', *words], train)
+    command = run.variant_command(grid, 'x.py', run.run_options(), 'name', grid.variants()[1])
+    assert grid.variants()[1]['wrappers'] == words[3:] and run.parse_args(command[2:], train)[0].variants() == [
+        dict(grid.variants()[1])]
+
+
+def test_one_number_is_one_layer():
+    assert called(CARTPOLE + '--hid 32')['ac_kwargs']['hidden_sizes'] == (32,)
 
 
 # ---- Help
@@ -342,7 +375,7 @@ def help_page(train_fn, line, capsys):
 def test_help_page(capsys):
     page = help_page(ppo_torch.ppo, '--env CartPole-v1 --help', capsys)
     words = ' '.join(page.split())
-    assert ppo_torch.__doc__ in page and os.listdir() == []
+    assert ' '.join(ppo_torch.__doc__.split()) in words and os.listdir() == []
     comments = run.comments(ppo_torch.ppo)
     for name, default in default_arguments(ppo_torch.ppo).items():
         if name not in run.NO_FLAGS:
@@ -351,8 +384,7 @@ def test_help_page(capsys):
                  "--cpu, --num_cpu MPI processes of a run, or 'auto' for one per core (default: 1)",
                  '--overwrite replace the run that is in the folder --keep_all', '--env, --env_name environment, by'):
         assert told in words
-    equations = ppo_torch.__doc__.split('\n')
-    assert max(len(line) for line in page.split('\n') if line not in equations) <= 100
+    assert max(len(line) for line in page.split('\n') if not line.startswith('  ')) <= 80       # pytest's terminal
 
 
 def test_examples_on_the_help_page_are_right(capsys):
@@ -361,7 +393,7 @@ def test_examples_on_the_help_page_are_right(capsys):
     examples = re.findall(r'^  python test_command_line.py (.*)$', page, flags=re.M)
     assert len(examples) == 3
     for example in examples:
-        run.parse_args(example.split(), train)
+        run.parse_args(shlex.split(example), train)
 
 
 # ---- python -m common.run

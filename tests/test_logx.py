@@ -589,3 +589,47 @@ finish_run(Path({str(tmp_path)!r}) / 'killed', epochs=10**9, resume=True)
     assert start >= rows - 3
     finish_run(tmp_path / 'whole', epochs=rows + 5)
     assert table(tmp_path / 'killed') == table(tmp_path / 'whole')
+
+
+# ---- The screen
+
+def test_a_long_table_fits_a_small_terminal(tmp_path, capsys):
+    """29 columns, as SAC has: in 80 x 24 characters, and returns without exponents."""
+    logger = Logger(tmp_path)
+    capsys.readouterr()
+    logger.log_tabular('AverageEpRet', -1390.4)
+    for i in range(28):
+        logger.log_tabular(f'Column{i}', 0.00123456 * i)
+    logger.dump_tabular()
+    lines = capsys.readouterr().out.split('\n')
+    assert len(lines) <= 23 and max(map(len, lines)) < 80 and len(set(map(len, filter(None, lines)))) == 1
+    assert '-1390 |' in lines[1] and '0.0333' in '\n'.join(lines)
+
+
+def test_quiet_prints_one_line(tmp_path, capsys):
+    logger = Logger(tmp_path, quiet=True)
+    capsys.readouterr()
+    logger.log_tabular('Epoch', 3)
+    logger.log_tabular('AverageEpRet', -1390.4)
+    logger.log_tabular('LossPi', 0.1)
+    logger.dump_tabular()
+    assert capsys.readouterr().out == 'Epoch 3  AverageEpRet -1390\n'
+
+
+def test_a_reader_who_has_had_enough():
+    """`python ppo_torch.py ... | head` ends without a traceback."""
+    code = ("from common.errors import one_line_errors\n"
+            "with one_line_errors('x'):\n"
+            "    while True:\n"
+            "        print('line', flush=True)\n")
+    done = subprocess.run(f'{sys.executable} -c "{code}" | head -n 1', shell=True, capture_output=True, text=True,
+                          env=dict(os.environ, PYTHONPATH=ROOT), timeout=60)
+    assert (done.stdout, done.stderr) == ('line\n', '')
+
+
+def test_resuming_a_finished_run_says_so_and_changes_nothing(tmp_path, capsys):
+    finish_run(tmp_path, epochs=3)
+    before = (tmp_path / 'config.json').read_bytes()
+    finish_run(tmp_path, epochs=2, resume=True)
+    assert 'has 3 epochs already; to go on, give more --epochs' in capsys.readouterr().out
+    assert (tmp_path / 'config.json').read_bytes() == before

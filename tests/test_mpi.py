@@ -1,5 +1,6 @@
 """Several processes: the collectives, a process that fails, and training that does the mathematics of one process."""
 import json
+import contextlib
 import os
 import shutil
 import subprocess
@@ -44,6 +45,44 @@ def test_statistics_are_two_pass_and_in_float64():
 
 def test_statistics_of_nothing_are_nan():
     assert np.isnan(mpi_statistics_scalar([], with_min_and_max=True)).all()
+
+
+@pytest.mark.parametrize(('variable', 'mpi4py', 'cause'), [
+    ('PMI_SIZE', None, 'mpi4py is not there, or finds no MPI library'),
+    ('OMPI_COMM_WORLD_SIZE', 'installed', 'it is not the mpirun of mpi4py')])
+def test_processes_that_do_not_know_of_each_other_are_refused(variable, mpi4py, cause, tmp_path):
+    """Else each would train alone, all into one folder."""
+    code = f'''
+import runpy, sys
+if {mpi4py!r} is None:
+    sys.modules['mpi4py'] = None
+sys.argv = ['ppo_torch.py', '--env', 'CartPole-v1']
+runpy.run_path({os.path.join(ROOT, 'ppo_torch.py')!r}, run_name='__main__')'''
+    env = dict(os.environ, PYTHONPATH=ROOT, **{variable: '3'})
+    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], env=env, cwd=tmp_path, capture_output=True,
+                          text=True)
+    assert done.returncode == 2 and os.listdir(tmp_path) == []
+    assert done.stderr.startswith('ppo_torch.py: error: mpirun has started 3 processes that do not know of each other')
+    assert cause in done.stderr and done.stderr.count('\n') == 1
+
+
+@needs_mpirun
+def test_progress_is_shown_where_mpirun_writes_to_a_terminal(tmp_path):
+    """mpirun gives its processes pipes; its own output may be a terminal, or redirected."""
+    pty = pytest.importorskip('pty')
+    command = [MPIRUN, '-np', '2', sys.executable, os.path.join(ROOT, 'ppo_torch.py'), '--env', 'CartPole-v1',
+               '--epochs', '1', '--overwrite']
+    env = dict(os.environ, PYTHONPATH=ROOT, OMP_NUM_THREADS='1', MPIR_CVAR_ENABLE_HEAVY_YIELD='1')
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, stdout=end, stderr=end)
+    os.close(end)
+    shown = b''
+    with contextlib.suppress(OSError):                  # which ends the output of a terminal
+        while chunk := os.read(terminal, 10000):
+            shown += chunk
+    assert process.wait() == 0 and b'0/4000' in shown and b'\x1b[36;1m' in shown
+    plain = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True)
+    assert plain.returncode == 0 and plain.stderr == b'' and b'\x1b' not in plain.stdout
 
 
 @needs_mpirun

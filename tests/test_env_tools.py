@@ -1,0 +1,110 @@
+"""Environments of all kinds, as the training loops see them."""
+import functools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+from common.env_tools import make_env, make_env_and_test_env, make_registered
+from common.errors import UserError
+from helpers import SmallEnv
+
+
+@pytest.mark.parametrize(('space', 'size'), [
+    (Dict(a=Box(-1, 1, (2, 2)), b=Discrete(3)), 7), (Tuple([Box(-1, 1, (2,)), Discrete(2)]), 4),
+    (MultiDiscrete([2, 3]), 5), (MultiBinary(4), 4), (Discrete(5), 5), (Box(-1, 1, ()), 1)])
+def test_observations_are_flattened(space, size):
+    env = make_env(functools.partial(SmallEnv, space, Discrete(2)))
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space.shape == obs.shape == (size,) and obs.dtype == np.float32
+
+
+@pytest.mark.parametrize(('space', 'n'), [(MultiDiscrete([2, 3]), 6), (MultiBinary(3), 8), (MultiBinary((2, 2)), 16),
+                                          (MultiDiscrete([2, 3], start=[1, -1]), 6)])
+def test_every_combination_of_several_choices_is_an_action(space, n):
+    seen = set()
+
+    class Recording(SmallEnv):
+        def step(self, action):
+            assert action in space
+            seen.add(tuple(np.ravel(action)))
+            return super().step(action)
+    env = make_env(functools.partial(Recording, Box(-1, 1, (2,)), space))
+    assert env.action_space == Discrete(n)
+    env.reset(seed=0)
+    for action in range(n):
+        env.step(np.int64(action))
+    assert len(seen) == n
+
+
+def test_too_many_combinations_are_refused():
+    with pytest.raises(UserError, match='1048576 combinations, and 1000 are supported'):
+        make_env(functools.partial(SmallEnv, Box(-1, 1, (2,)), MultiBinary(20)))
+
+
+class OwnGenerator(SmallEnv):
+    """Draws from a generator that is not numpy's, as dm_control's environments do, and so cannot be replayed."""
+    @property
+    def np_random(self):
+        raise AttributeError
+
+    def reset(self, *, seed=None, options=None):
+        return np.float32(np.random.default_rng().uniform(-1, 1, 2)), {}
+
+    def step(self, action):
+        return np.float32(np.random.default_rng().uniform(-1, 1, 2)), 1.0, False, False, {}
+
+
+def test_episodes_that_cannot_be_replayed(capsys):
+    """It says so, and the run goes on from a new episode: with no return and no length yet."""
+    env = make_env(functools.partial(OwnGenerator, Box(-1, 1, (2,)), Discrete(2)))
+    env.reset(seed=0)
+    env.reset()
+    env.step(np.int64(1))
+    obs, ep_ret, ep_len = env.replay_episode(env.episode_state())
+    assert (ep_ret, ep_len) == (0, 0) and obs.shape == (2,)
+    assert 'the run goes on from a new episode' in capsys.readouterr().err
+
+
+def test_an_episode_is_replayed_with_its_return_and_length(capsys):
+    env, again = (make_env(functools.partial(gym.make, 'CartPole-v1')) for _ in range(2))
+    env.reset(seed=0)
+    env.reset()
+    for action in (0, 1, 1):
+        obs, *_ = env.step(np.int64(action))
+    again.reset(seed=5)
+    same, ep_ret, ep_len = again.replay_episode(env.episode_state())
+    np.testing.assert_array_equal(same, obs)
+    assert (ep_ret, ep_len) == (3, 3) and not capsys.readouterr().err
+
+
+def test_what_a_normalizing_wrapper_has_seen_is_saved_and_shared(capsys):
+    """A resumed run normalizes as the one that was stopped; the test episodes by the statistics of training."""
+    make = functools.partial(make_registered, 'Pendulum-v1', wrappers=['NormalizeObservation', 'NormalizeReward'])
+    env, test_env = make_env_and_test_env(make)
+    env.reset(seed=0)
+    for _ in range(30):
+        obs, *_ = env.step(np.float32([0.5]))
+    again, _ = make_env_and_test_env(make)
+    again.reset(seed=9)
+    same, *_ = again.replay_episode(env.episode_state())
+    np.testing.assert_array_equal(same, obs)
+    rewards = [e.step(np.float32([0.1]))[1] for e in (env, again)]
+    assert rewards[0] == rewards[1] and not capsys.readouterr().err
+
+    seen = [dict(statistics) for statistics in env.statistics()]
+    test_env.reset(seed=3)
+    test_env.step(np.float32([0.5]))
+    assert [s['count'] for s in env.statistics()] == [s['count'] for s in seen] == [
+        s['count'] for s in test_env.statistics()] and seen[0]['count'] > 30
+
+
+def test_config_describes_what_python_made():
+    env = make_env(lambda: gym.wrappers.RescaleObservation(gym.make('Pendulum-v1', g=5), -1, 1))
+    assert env.description['env_name'] == 'Pendulum-v1' and env.description['env_kwargs'] == dict(g=5)
+    again = make_registered(**env.description)
+    assert again.unwrapped.g == 5 and type(again).__name__ == 'RescaleObservation'
+    assert make_env(functools.partial(SmallEnv, Box(-1, 1, (2,)), Discrete(2))).description == {}
+    with_code = make_env(lambda: gym.wrappers.TransformReward(gym.make('Pendulum-v1'), lambda rew: 2 * rew))
+    assert with_code.description == {}
