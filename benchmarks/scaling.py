@@ -92,6 +92,7 @@ def efficiency(own, base, n):
 
 def draw(groups, available):
     """Speed over that of one process, a line for each workload."""
+    from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
     figure = Figure(figsize=(9, 6), layout='constrained')
     axes = figure.subplots()
@@ -99,9 +100,12 @@ def draw(groups, available):
     axes.plot([1, most], [1, most], ':', color='#888888', label='ideal')
     if most > available:
         axes.axvspan(available, most, color='#EEEEEE', label=f'more processes than cores ({available})')
-    looks = {}                                          # a colour and marker for each workload; its twins share them
+    looks = {}                                          # a colour and marker for each workload; its tf1 twin is paler
     for workload, group in groups.items():
-        look = looks.setdefault(workload.replace('_tf1', '_torch'), LOOKS[len(looks) % len(LOOKS)])
+        look, shift = looks.setdefault(workload.replace('_tf1', '_torch'), LOOKS[len(looks) % len(LOOKS)]), 0
+        if '_tf1' in workload:                          # and beside it, so that none hides the other
+            pale, shift = [0.55 * part + 0.45 for part in to_rgb(look['color'])], 0.03
+            look = dict(look, color=pale, linestyle='--', markerfacecolor='white')
         single = next((contestant for contestant in group if processes(contestant) == 1), None)
         base = speeds(single) if single else []
         points = []
@@ -114,12 +118,11 @@ def draw(groups, available):
                 points.append((processes(contestant), middle, middle - min(pairs), max(pairs) - middle))
         if points:
             numbers, middles, below, above = zip(*points)
-            axes.errorbar(numbers, middles, [below, above], capsize=3, label=workload, **look,
-                          linestyle='-' if 'torch' in workload else '--')
+            axes.errorbar([n + shift for n in numbers], middles, [below, above], capsize=3, label=workload, **look)
     axes.set_xticks(sorted({processes(contestant) for group in groups.values() for contestant in group}))
     axes.set(xlabel='processes', ylabel='speed ÷ that of one process', ylim=(0, None))
     axes.spines[['top', 'right']].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, handlelength=4)
     return figure
 
 

@@ -44,17 +44,20 @@ def make_registered(env_name, env_kwargs=None, wrappers=(), **more_kwargs):
 
 def hide_mujoco_deprecations():
     """MuJoCo warns at every start about models of gymnasium's, which a user cannot change. Other warnings stay."""
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(Exception):                    # it is not installed, or MUJOCO_GL is wrong: gym.make will say
         import mujoco
         mujoco.set_mju_user_warning(lambda text: 'deprecated' in text or print(f'MuJoCo: {text}', file=sys.stderr))
 
 
 def wrap(env, text):
     """Put the wrapper that a text names around an environment."""
-    module, _, call = text.rpartition(':')
-    call = ast.parse(call, mode='eval').body
-    args, keywords = (call.args, call.keywords) if isinstance(call, ast.Call) else ([], [])
-    wrapper = getattr(importlib.import_module(module or 'gymnasium.wrappers'), getattr(call, 'func', call).id)
+    name, parenthesis, arguments = text.partition('(')
+    module, _, name = name.rpartition(':')
+    call = ast.parse(f'f({arguments}' if parenthesis else 'f()', mode='eval').body
+    wrapper = getattr(importlib.import_module(module or 'gymnasium.wrappers'), name)
+    if not (isinstance(wrapper, type) and issubclass(wrapper, gym.Wrapper)):
+        raise TypeError('this is no gymnasium.Wrapper')
+    args, keywords = call.args, call.keywords
     return wrapper(env, *map(ast.literal_eval, args), **{word.arg: ast.literal_eval(word.value) for word in keywords})
 
 

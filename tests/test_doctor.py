@@ -302,6 +302,12 @@ def test_mistakes_on_the_command_line(capsys):
 def test_what_is_not_a_run(tmp_path, capsys):
     folder = write_run(tmp_path / 'run', *RUNS['ppo'])
     assert 'nowhere is not a run such as data/' in refused([tmp_path / 'nowhere'], capsys)
+    line = f'doctor: error: {tmp_path} has no config.json, but runs inside it; give one of {folder}'
+    assert refused([tmp_path], capsys) == line
+    for i in range(10):
+        write_run(tmp_path / 'z' / f'z_s{i}', *RUNS['ppo'])
+    assert refused([tmp_path], capsys) == f'{line}, ' + ', '.join(
+        f'{tmp_path}/z/z_s{i}' for i in range(9)) + ' and 1 more'
     (folder / 'progress.txt').write_text('Epoch\tAverageEpRet\n')
     assert 'no complete epoch yet' in refused([folder], capsys)
     (folder / 'progress.txt').write_text('')

@@ -14,7 +14,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 
+from benchmarks import scaling
+from benchmarks.contest import Contestant
 from common.errors import UserError
 from tools import plot
 
@@ -22,10 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def write_run(folder, returns, env_name='CartPole-v1', exp_name='ppo_torch', seed=0, step=10, column='AverageEpRet',
-              **columns):
+              config=(), **columns):
     """A run with the columns Epoch, TotalEnvInteracts, column and those given: a value per epoch, None if empty."""
     folder.mkdir(parents=True)
-    config = dict(env_name=env_name, exp_name=exp_name, seed=seed)
+    config = dict(config, env_name=env_name, exp_name=exp_name, seed=seed)
     (folder / 'config.json').write_text(json.dumps(config))
     epochs = range(len(returns))
     table = {'Epoch': epochs, 'TotalEnvInteracts': [step * (i + 1) for i in epochs], column: returns, **columns}
@@ -51,6 +54,11 @@ def no_windows():
     plt.switch_backend('agg')
     yield
     plt.close('all')
+
+
+def legend_texts(figure):
+    """The title of the legend, and its entries."""
+    return [text.get_text() for text in (figure.legends[0].get_title(), *figure.legends[0].get_texts())]
 
 
 def names(datasets):
@@ -161,6 +169,29 @@ def test_legend_is_one_title_for_each_folder_left(data, capsys):
     assert '3 legend' in line and '2 folder' in line and 'data/ppo_torch_hopper' in line
 
 
+def test_runs_of_one_name_and_different_settings_are_not_one_curve(tmp_path, capsys):
+    """What differs stands behind the name; what may differ within a curve, as the seed, does not."""
+    def add(folder, seed=0, env_name='CartPole-v1', **config):
+        write_run(tmp_path / folder / f'{folder}_s{seed}', [1., 2.], env_name, 'mine', seed, config=config)
+
+    def conditions(*args, **kwargs):
+        return sorted({run.condition for run in plot.get_all_datasets([str(tmp_path)], *args, **kwargs)})
+    add('a', algo='ppo_torch', gamma=0.9, ac_kwargs={}, epochs=3, num_procs=1)
+    add('a', 1, algo='ppo_torch', gamma=0.9, ac_kwargs=None, epochs=4, num_procs=2, env_kwargs={})
+    add('other', env_name='Hopper-v5', algo='sac_tf1', gamma=0.5)                # in a panel of its own
+    assert conditions() == ['mine']
+    add('b', algo='ppo_torch', gamma=0.9, ac_kwargs=dict(hidden_sizes=[32]))
+    assert conditions(exclude=['other']) == ['mine hidden_sizes=[32]', 'mine hidden_sizes=default']
+    add('c', algo='ppo_torch', gamma=0.8)
+    add('d', algo='sac_torch', gamma=0.7, alpha=0.2)
+    assert conditions() == ['mine', 'mine algo=ppo_torch gamma=0.8 hidden_sizes=default',
+                            'mine algo=ppo_torch gamma=0.9 hidden_sizes=[32]',
+                            'mine algo=ppo_torch gamma=0.9 hidden_sizes=default', 'mine algo=sac_torch']
+    plot.main([str(tmp_path), '--out', str(tmp_path / 'a.png')])
+    assert 'CartPole-v1 Performance, mine algo=sac_torch: 2 at 20\n' in capsys.readouterr().out
+    assert conditions(['all']) == ['all']                                        # a title of one's own says what is one
+
+
 # %% Numbers
 def test_interpolation_by_hand():
     curves = [(np.array([0., 10.]), np.array([0., 10.])), (np.array([4., 20.]), np.array([2., 10.]))]
@@ -260,8 +291,59 @@ def test_panels_labels_and_looks(data):
     assert all(panel == looks[0] for panel in looks)                             # a curve looks the same everywhere
     assert len({color for _, color, _, _ in looks[0]}) == len({dashes for *_, dashes, _ in looks[0]}) == 2
     legend, = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ['ppo_torch (2 seeds)', 'sac_tf1 (2 seeds)']
-    assert legend.get_title().get_text() == 'mean and 95 % bootstrap interval over seeds'
+    assert [text.get_text() for text in legend.get_texts()] == ['ppo_torch', 'sac_tf1']
+    assert legend.get_title().get_text() == 'mean and 95 % bootstrap interval over 2 seeds'
+
+
+def test_twins_share_a_colour_and_every_curve_looks_different():
+    def look(style):
+        return tuple(str(style[key]) for key in ('color', 'linestyle', 'marker', 'markerfacecolor'))
+    algos = 'ddpg', 'ppo', 'sac', 'td3', 'trpo', 'vpg', 'mine_h64', 'mine'
+    twins = [f'{algo}_{framework}' for algo in algos for framework in ('tf1', 'torch')]
+    looks = plot.curve_looks(twins)
+    assert len({look(style)[:2] for style in looks.values()}) == len(twins)      # already by colour and dashes
+    for algo in algos:
+        torch, tf1 = looks[f'{algo}_torch'], looks[f'{algo}_tf1']
+        assert torch['color'] == tf1['color'] and torch['marker'] == tf1['marker']
+        assert {torch['markerfacecolor'], tf1['markerfacecolor']} == {torch['color'], 'white'}
+    for algo in algos[:7]:
+        assert (looks[f'{algo}_torch']['linestyle'], looks[f'{algo}_tf1']['linestyle']) == tuple(plot.DASHES[:2])
+    assert len({looks[f'{algo}_torch']['color'] for algo in algos[:7]}) == 7
+    alone = plot.curve_looks([f'{algo}_torch' for algo in algos])                # without twins, dashes differ too
+    assert len({look(style)[1] for style in alone.values()}) == len(plot.DASHES)
+    for names in ['a', 'a_torch', 'a_tf1', 'b'], [f'run {i}' for i in range(28)]:
+        assert len({look(style)[:2] for style in plot.curve_looks(names).values()}) == len(names)
+    looks = plot.curve_looks(['mine algo=ppo_tf1 gamma=0.9', 'mine algo=ppo_torch gamma=0.9'])
+    assert len({style['color'] for style in looks.values()}) == 1
+
+
+@pytest.mark.parametrize('name, more', [('', 0), ('_h64-64_lr0-00010', 0), ('_h64_lr0-001', 1)])
+def test_a_legend_of_twelve_curves_leaves_the_page_to_them(tmp_path, name, more):
+    """Also where names are long, and where every one has its number of seeds behind it."""
+    for i in range(12):
+        for seed in range(1 + more * (i % 2)):
+            write_run(tmp_path / f'{i}' / f's{seed}', [1., 2.], exp_name=f'algo{i:02}_torch{name}', seed=seed)
+    figure = plot.make_plots([str(tmp_path)])
+    figure.canvas.draw()
+    legend, page = figure.legends[0].get_window_extent(), figure.bbox
+    assert len(figure.legends[0].get_texts()) == 12
+    assert legend.height < 0.3 * page.height and legend.x0 >= 0 and legend.x1 <= page.width
+
+
+def test_twins_are_told_apart_in_the_figure_of_scaling():
+    """By shade, dashes and marker, and where both have the same values; other workloads have other colours."""
+    groups = {}
+    for workload in 'ppo_torch, CartPole-v1', 'ppo_tf1, CartPole-v1', 'sac_torch, Ant-v5', 'sac_tf1, Ant-v5':
+        groups[workload] = [Contestant(workload, name, [], {}) for name in ('1 process', '2 processes')]
+        for contestant, rate in zip(groups[workload], (100., 150.)):
+            contestant.values = [dict(rate=rate)]
+    axes = scaling.draw(groups, 2).axes[0]
+    looks = [dict(color=to_hex(lines[0].get_color()), dashes=lines[0].get_linestyle(), shift=lines[0].get_xdata()[0],
+                  face=to_hex(lines[0].get_markerfacecolor())) for lines in axes.containers]
+    assert len({look['color'] for look in looks}) == 4
+    for torch, tf1 in (looks[:2], looks[2:]):
+        assert all(torch[key] != tf1[key] for key in torch) and tf1['face'] == '#ffffff'
+    assert axes.get_legend().handlelength >= 3                                   # else dashes look like a line there
 
 
 def test_lines_are_thick_where_all_seeds_are_and_thin_elsewhere(tmp_path):
@@ -272,7 +354,7 @@ def test_lines_are_thick_where_all_seeds_are_and_thin_elsewhere(tmp_path):
     np.testing.assert_array_equal(thick.get_ydata(), [2, 3, np.nan, np.nan])
     np.testing.assert_array_equal(thin.get_ydata(), [np.nan, 3, 3, 4])
     assert thick.get_linewidth() > thin.get_linewidth() and thick.get_color() == thin.get_color()
-    assert figure.legends[0].get_title().get_text() == 'mean over seeds'
+    assert figure.legends[0].get_title().get_text() == 'mean over 2 seeds'
     assert plot.make_plots([str(tmp_path)], figure=figure) is figure and len(figure.axes) == len(figure.legends) == 1
 
 
@@ -280,7 +362,13 @@ def test_labels_count_seeds_as_they_are(data):
     assert list(plot.curve_labels(plot.get_datasets('data/ppo_torch_hopper')[:1]).values()) == ['ppo_torch (1 seed)']
     (data / 'ppo_torch_hopper' / 'ppo_torch_hopper_s1' / 'progress.txt').write_text('')
     figure = plot.make_plots(['data/ppo'])                                       # nothing logged: not counted
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ['ppo_torch (1-2 seeds)']
+    assert legend_texts(figure) == ['mean and 95 % bootstrap interval over 1-2 seeds', 'ppo_torch']
+    figure = plot.make_plots(['data/ppo_torch_hopper', 'data/sac_tf1_hopper'])
+    assert legend_texts(figure) == ['mean and 95 % bootstrap interval over seeds', 'ppo_torch (1 seed)',
+                                    'sac_tf1 (2 seeds)']
+    figure = plot.make_plots(['data'], select=['_s0'])                           # no interval of one seed
+    assert legend_texts(figure) == ['1 seed each', 'ppo_torch', 'sac_tf1']
+    assert legend_texts(plot.make_plots(['data/sac_tf1_hopper'], exclude=['_s1'])) == ['1 seed', 'sac_tf1']
     write_run(data / 'again' / 'again_s0', [1.], exp_name='ppo_torch', seed=0)
     runs = plot.get_all_datasets(['data/ppo_torch_cartpole', 'data/again'])
     assert list(plot.curve_labels(runs).values()) == ['ppo_torch (3 runs)']      # three runs of two seeds
@@ -338,12 +426,12 @@ def test_interrupted_writing_leaves_the_old_file_and_nothing_else(data, monkeypa
 
 
 def test_flags_reach_the_picture(data):
-    plot.main('data --select hopper --exclude _s1 -x Epoch -y AverageTestEpRet -l A B --est iqm --band std -s 2 '
+    plot.main('data --select hopper --exclude cart -x Epoch -y AverageTestEpRet -l A B --est iqm --band std -s 2 '
               '--out a.svg'.split())
     texts = re.findall('<!-- (.*) -->', Path('a.svg').read_text())               # where matplotlib notes each text
-    assert {'Hopper-v5', 'Epoch', 'Average return (test)', 'B (1 seed)'} <= set(texts)
-    assert 'interquartile mean and standard deviation over seeds, smoothed over 2 epochs' in texts
-    assert 'A (1 seed)' not in texts                                             # ppo logs no test returns
+    assert {'Hopper-v5', 'Epoch', 'Average return (test)', 'B'} <= set(texts)
+    assert 'interquartile mean and standard deviation over 2 seeds, smoothed over 2 epochs' in texts
+    assert 'A' not in texts                                                      # ppo logs no test returns
 
 
 def test_without_display_it_writes_plot_png_and_says_so(data, capsys):

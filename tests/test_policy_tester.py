@@ -18,7 +18,7 @@ from gymnasium.spaces import Box
 from PIL import Image
 
 import ppo_torch
-from common.env_tools import TrainingEnv, make_env
+from common.env_tools import TrainingEnv, make_env, make_registered
 from common.errors import UserError
 from common.run import ROOT
 from helpers import SmallEnv
@@ -47,7 +47,20 @@ class MovingEnv(SmallEnv):
         return picture
 
 
+class UndrawnEnv(SmallEnv):
+    """It knows nothing of render_mode."""
+    def __init__(self, length=12):
+        super().__init__(length=length)
+
+
+class BrokenEnv(SmallEnv):
+    def __init__(self, render_mode=None):
+        raise ZeroDivisionError('no such\nthing')
+
+
 gym.register('Moving-v0', MovingEnv)
+gym.register('Undrawn-v0', UndrawnEnv)
+gym.register('Broken-v0', BrokenEnv)
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -190,7 +203,7 @@ def test_every_kept_model(runs, framework):
     obs = np.float32([0.6, 0.8, -1])
     first, second = one.agent.act(obs), two.agent.act(obs)
     assert abs(first - second) > 1e-3
-    for itr, action in (0, first), ('0', first), (1, second), ('last', second):
+    for itr, action in (0, first), ('0', first), (1, second), ('last', second), (-1, second), ('-1', second):
         np.testing.assert_allclose(load_policy_and_env(two.folder, itr, True)[1](obs), action, atol=1e-5)
     with pytest.raises(UserError, match='no model of epoch 2 in .*; it has: 0, 1$'):
         load_policy_and_env(two.folder, 2)
@@ -234,7 +247,7 @@ def test_networks_and_environments_of_ones_own(run, capsys):
     with pytest.raises(UserError, match=r'networks of its own: call load_policy_and_env\(fpath, actor_critic=...\)'):
         load_policy_and_env(run, env_fn=SmallEnv)
     change_config(run, env_name=None)
-    with pytest.raises(UserError, match=r'started from Python: call load_policy_and_env\(fpath, env_fn=...\)'):
+    with pytest.raises(UserError, match=r'not registered: call load_policy_and_env\(fpath, env_fn=...\)'):
         load_policy_and_env(run, actor_critic=OwnNetworks)
     env, get_action = load_policy_and_env(run, deterministic=True, env_fn=SmallEnv, actor_critic=OwnNetworks)
     assert isinstance(env.unwrapped, SmallEnv) and get_action.__self__.ac.factor == 3
@@ -355,7 +368,7 @@ def moving_model(folder):
 def test_gif(run, tmp_path, capsys):
     change_config(run, env_name='Moving-v0')
     shutil.copy(moving_model(tmp_path), run / 'pyt_save' / 'model.pt')
-    path = tmp_path / 'moving'                                          # a GIF by whatever name
+    path = tmp_path / 'moving.GIF'
     main([str(run), '-n', '2', '-l', '9', '--gif', str(path)])
     out = capsys.readouterr().out
     assert episodes(out) == [(9, 9), (9, 9)] and out.endswith(f'Wrote {path}\n') and 'display' not in out
@@ -367,17 +380,97 @@ def test_gif(run, tmp_path, capsys):
             assert np.array(gif.convert('L'))[3].argmax() == i % 9 + 1
 
 
-def test_gif_of_a_real_environment(run, tmp_path):
-    main([str(run), '-n', '1', '-l', '5', '--gif', str(tmp_path / 'cartpole.gif')])
-    with Image.open(tmp_path / 'cartpole.gif') as gif:
-        assert gif.size == (600, 400) and 2 <= gif.n_frames <= 5        # equal pictures in a row are one, shown longer
-        assert len(gif.convert('RGB').getcolors()) >= 3
+def headless(**more):
+    """The variables of a process on a machine without a display, that has not been told how to draw."""
+    told = 'DISPLAY', 'WAYLAND_DISPLAY', 'MUJOCO_GL', 'SDL_VIDEODRIVER', 'PYGAME_HIDE_SUPPORT_PROMPT', 'XDG_RUNTIME_DIR'
+    return {**{key: value for key, value in os.environ.items() if key not in told}, 'PYTHONPATH': str(ROOT), **more}
+
+
+@pytest.mark.parametrize(('env_name', 'size'), [('CartPole-v1', (600, 400)), ('HalfCheetah-v5', (480, 480))])
+def test_gif_of_a_real_environment_without_a_display(env_name, size, runs, tmp_path):
+    """It draws, and prints nothing but the episodes: no greeting, no warning."""
+    path = tmp_path / 'a.gif'
+    done = subprocess.run([sys.executable, '-m', 'tools.test_policy', runs('ppo', env_name, 'torch').folder, '-n', '1',
+                           '-l', '5', '--gif', str(path)], cwd=tmp_path, env=headless(), capture_output=True, text=True)
+    if 'libegl1' in done.stderr:
+        pytest.skip('there is neither EGL nor OSMesa')
+    assert done.stderr == '' and done.stdout.startswith('Episode   0 ') and len(done.stdout.splitlines()) == 9
+    assert os.listdir(tmp_path) == ['a.gif']
+    with Image.open(path) as gif:
+        assert gif.size == size and 2 <= gif.n_frames <= 5              # equal pictures in a row are one, shown longer
+        assert len(gif.convert('RGB').getcolors(10**6)) >= 3
+
+
+@pytest.mark.parametrize(('works', 'chosen'), [({'egl', 'osmesa'}, 'egl'), ({'osmesa'}, 'osmesa'), (set(), None)])
+def test_mujoco_draws_by_what_works(works, chosen, no_display, monkeypatch):
+    monkeypatch.setattr(os, 'environ', headless())
+    monkeypatch.setattr(subprocess, 'run', lambda command, env, **_: SimpleNamespace(
+        returncode=int(env['MUJOCO_GL'] not in works)))
+    test_policy.draw_without_display()
+    assert (os.environ.get('MUJOCO_GL'), os.environ['SDL_VIDEODRIVER']) == (chosen, 'dummy')
+    os.environ.update(MUJOCO_GL='mine', SDL_VIDEODRIVER='mine')         # what the user has set stays
+    test_policy.draw_without_display()
+    assert os.environ['MUJOCO_GL'] == os.environ['SDL_VIDEODRIVER'] == 'mine'
+
+
+def test_mujoco_that_cannot_draw_says_what_it_needs(runs, tmp_path):
+    folder = runs('ppo', 'HalfCheetah-v5', 'torch').folder
+    command = [sys.executable, '-m', 'tools.test_policy', folder, '--gif', 'a.gif']
+    done = subprocess.run(command, cwd=tmp_path, env=headless(MUJOCO_GL='glfw'), capture_output=True, text=True)
+    line, = done.stderr.splitlines()
+    assert done.returncode == 2 and line.startswith('test_policy: error: HalfCheetah-v5 cannot be drawn')
+    assert 'libegl1' in line and 'MUJOCO_GL=egl' in line and os.listdir(tmp_path) == []
+
+
+def test_environments_that_do_not_take_render_mode(run, tmp_path, monkeypatch, capsys):
+    """They run, with and without a display; and cannot be an animation."""
+    change_config(run, env_name='Undrawn-v0', env_kwargs=dict(length=7))
+    shutil.copy(moving_model(tmp_path), run / 'pyt_save' / 'model.pt')
+    monkeypatch.setenv('DISPLAY', ':0')
+    for more, words in ([], "Undrawn-v0 does not take render_mode='human', so"), (['-nr'], 'Episode'):
+        main([str(run), '-n', '1', *more])
+        out = capsys.readouterr().out
+        assert out.startswith(words) and episodes(out) == [(7, 7)]
+    assert "Undrawn-v0 cannot be drawn: its constructor does not take render_mode='rgb_array'" in refused(
+        [run, '--gif', tmp_path / 'a.gif'], capsys)
+    change_config(run, env_name='Moving-v0', env_kwargs=dict(render_mode='human'))      # of a run from Python
+    monkeypatch.setattr(MovingEnv, 'render', lambda env: env.render_mode)
+    assert 'Moving-v0 cannot be drawn: it gives str in' in refused([run, '--gif', tmp_path / 'a.gif'], capsys)
+
+
+def test_an_environment_whose_constructor_fails(run, capsys):
+    change_config(run, env_name='Broken-v0')
+    for more in ['-nr'], ['--gif', 'a.gif']:
+        line = refused([run, *more], capsys)
+        assert 'Broken-v0' in line and 'ZeroDivisionError: no such thing' in line
+
+
+def test_wrappers_are_those_of_the_run(tmp_path):
+    """Also what a normalizing one has seen in training, to which watching adds nothing."""
+    env_fn = functools.partial(make_registered, 'Pendulum-v1', {'g': 5.}, ['NormalizeObservation'])
+    ppo_torch.ppo(env_fn, ac_kwargs=dict(hidden_sizes=(8,)), **ON_POLICY, logger_kwargs=dict(
+        output_dir=str(tmp_path), config=dict(env_name='Pendulum-v1', env_kwargs={'g': 5.},
+                                              wrappers=['NormalizeObservation'])))
+    env, get_action = load_policy_and_env(tmp_path)
+    before, = env.statistics()
+    assert env.unwrapped.g == 5 and before['count'] > 100
+    run_policy(env, get_action, 20, 1)
+    after, = env.statistics()
+    np.testing.assert_array_equal(after['mean'], before['mean'])
+    (tmp_path / 'evil.py').write_text('raise AssertionError("executed")')
+    change_config(tmp_path, wrappers=[f'{tmp_path.name}.evil:Wrapper'])
+    sys.path.append(str(tmp_path.parent))
+    with pytest.raises(UserError, match='would execute code from the folder of the run'):
+        load_policy_and_env(tmp_path)
+    sys.path.remove(str(tmp_path.parent))
 
 
 # ---- Mistakes
 
 def test_what_is_not_a_run(run, tmp_path, capsys):
-    assert 'nowhere has no config.json' in refused([tmp_path / 'nowhere', '-nr'], capsys)
+    assert 'nowhere has no config.json of a run: give a' in refused([tmp_path / 'nowhere', '-nr'], capsys)
+    line = refused([tmp_path, '-nr'], capsys)
+    assert line.endswith(f'{tmp_path} has no config.json of a run, but runs inside it; give one of {run}')
     assert 'has no config.json' in refused([run / 'progress.txt', '-nr'], capsys)
     assert 'there is no model of epoch 3 in' in refused([run, '-i', '3'], capsys)
     assert 'only the last one; train with --keep_all for more' in refused([run, '-i', '0'], capsys)
@@ -389,13 +482,36 @@ def test_what_is_not_a_run(run, tmp_path, capsys):
 
 @pytest.mark.parametrize(('argv', 'words'), [
     (['-n', '0'], '--episodes has to be at least 1'), (['-l', '-1'], '--len at least 0'), (['-n', 'x'], 'invalid int'),
-    (['--deterministc'], '--deterministc (nearest: --deterministic)'), (['--gif', 'no/such/a'], 'no folder no/such')])
+    (['--deterministc'], '--deterministc (nearest: --deterministic)'), (['--gif', 'no/such/a.gif'], 'no folder no'),
+    (['--gif', 'a.mp4'], '--gif a.mp4: the name has to end in .gif'), (['--file', 'no.py'], 'there is no file no.py')])
 def test_mistakes_on_the_command_line(run, argv, words, capsys):
     assert words in refused([run, '-nr', *argv], capsys)
 
 
+def test_algorithm_files_of_ones_own(run, tmp_path, monkeypatch, capsys):
+    """A changed copy under another name, beside the others or named; never found elsewhere by its name alone."""
+    def acts_as(folder, **kwargs):
+        return load_policy_and_env(folder, deterministic=True, **kwargs)[1](np.zeros(4, np.float32))
+    text = (ROOT / 'ppo_torch.py').read_text()
+    assert text.count('def ppo(') == text.count('    def act(self') == 1
+    text = re.sub(r'\bppo\b', 'better', text).replace('    def act(self', '    act = lambda *_: 5\n\n    def act_(self')
+    (tmp_path / 'my_own.py').write_text(f'import beside_it\n{text}')
+    (tmp_path / 'beside_it.py').touch()
+    change_config(run, algo='my_own')
+    monkeypatch.setattr(sys, 'path', [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    assert 'not of an algorithm file in' in (line := refused([run, '-nr'], capsys)) and '--file my_own.py' in line
+    assert acts_as(run, file='my_own.py') == 5
+    sys.modules.pop('my_own')
+    monkeypatch.setattr(test_policy, 'ROOT', tmp_path)
+    monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
+    assert acts_as(run) == 5
+    sys.modules.pop('my_own')
+    assert 'beside_it.py is not an algorithm file' in refused([run, '-nr', '--file', 'beside_it.py'], capsys)
+
+
 def test_an_environment_that_is_not_there(run, capsys):
-    for name, words in ('CartPol-v1', 'cannot make CartPol-v1'), ('no_such_module:Env-v0', 'no_such_module'):
+    for name, words in ('CartPol-v1', 'unknown environment CartPol-v1'), ('no_such_module:Env-v0', 'no_such_module'):
         change_config(run, env_name=name)
         assert words in refused([run, '-nr'], capsys)
 

@@ -10,6 +10,7 @@ message, or None if all is well. Its limits are rules of thumb.
 import json
 import os
 import textwrap
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -221,6 +222,13 @@ def diagnose(config, columns):
     return [message for message in messages if message]
 
 
+def runs_inside(folder):
+    """Text that names the runs below a folder, or '' if there are none."""
+    runs = sorted(str(path.parent) for path in Path(folder).glob('*/**/progress.txt'))
+    more = f' and {len(runs) - 10} more' if len(runs) > 10 else ''
+    return f', but runs inside it; give one of {", ".join(runs[:10])}{more}' if runs else ''
+
+
 def read_run(folder):
     """config.json, and progress.txt as columns."""
     try:
@@ -230,7 +238,9 @@ def read_run(folder):
         rows = [list(row.values()) for row in rows]
         numbers = np.array([[float(cell or 'nan') for cell in row] for row in rows])
     except (OSError, ValueError) as error:
-        raise UserError(f'{folder} is not a run such as data/ppo_torch/ppo_torch_s0: {error}') from None
+        inside = runs_inside(folder)
+        text = f'has no config.json{inside}' if inside else f'is not a run such as data/ppo_torch/ppo_torch_s0: {error}'
+        raise UserError(f'{folder} {text}') from None
     if not rows:
         raise UserError(f'{folder} has no complete epoch yet')
     if not {*header, *config} >= NEEDED:

@@ -3,8 +3,8 @@
     python -m common.run plot data/ppo_torch data/sac_torch -y Performance -s 5 --out curves.png
 
 Runs of one exp_name in one environment make one curve: the estimate over their seeds, thin where not all of them have
-arrived, in a band that says how sure it is. Environments and values are panels of one figure. From Python, make_plots
-draws the figure, plot_data one panel, and get_all_datasets only reads.
+arrived, in a band that says how sure it is. Where their settings differ, they make several. Environments and values are
+panels of one figure. From Python, make_plots draws the figure, plot_data one panel, and get_all_datasets only reads.
 """
 import contextlib
 import json
@@ -19,10 +19,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from common.errors import ArgumentParser, UserError, nearest, one_line_errors
-from common.logx import read_progress
+from common.logx import MAY_CHANGE, read_progress
 
 # Okabe and Ito's colours without yellow, too pale for a line. With 7 colours and 4 dashes, 28 curves differ; dashes and
-# markers tell them apart in grey print.
+# markers tell them apart in grey print. Twins, ppo_torch and ppo_tf1, share a colour and a marker.
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#000000', '#E69F00', '#56B4E9']
 DASHES = ['-', (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2))]
 MARKERS = ['o', 's', '^', 'D', 'v', 'p', '<', 'h', '>']
@@ -35,6 +35,7 @@ METADATA = {'.png': {}, '.svg': {'Date': None}, '.pdf': {'CreationDate': None}} 
 LABELS = {'TotalEnvInteracts': 'Environment steps', 'Performance': 'Average return', 'Time': 'Time (s)',
           'AverageEpRet': 'Average return (training)', 'AverageTestEpRet': 'Average return (test)'}
 MAX_POINTS, RESAMPLES = 1000, 1000
+NO_SETTINGS = {'seed', 'env_name', 'num_procs', *MAY_CHANGE}                # runs of one curve may differ in these
 
 
 # %% Reading runs
@@ -46,6 +47,7 @@ class Dataset:
     env_name: str
     seed: object
     columns: dict
+    config: dict                         # config.json, with what is in ac_kwargs beside the rest
 
 
 def number(cell):
@@ -75,12 +77,25 @@ def get_datasets(logdir, condition=None):
             try:
                 with open(os.path.join(folder, 'config.json')) as file:
                     config = dict(json.load(file))
+                config.update(config.pop('ac_kwargs', None) or {})
             except (OSError, ValueError, TypeError):
                 config = {}
             stem = re.sub(r'^\d{4}-\d\d-\d\d_(\d\d-\d\d-\d\d-)?|_s\d+$', '', os.path.basename(os.path.abspath(folder)))
             datasets.append(Dataset(folder, condition or config.get('exp_name') or stem, config.get('env_name') or '',
-                                    config.get('seed'), read_columns(os.path.join(folder, 'progress.txt'))))
+                                    config.get('seed'), read_columns(os.path.join(folder, 'progress.txt')), config))
     return datasets
+
+
+def tell_apart(runs):
+    """Put the settings that differ among runs of one condition and environment into their conditions."""
+    for keys in ['algo'], sorted({key for run in runs for key in run.config} - NO_SETTINGS):
+        groups = {}
+        for run in runs:
+            groups.setdefault((run.condition, run.env_name), []).append(run)
+        for group in groups.values():
+            differing = [key for key in keys if len({str(run.config.get(key) or None) for run in group}) > 1]
+            for run in group:
+                run.condition += ''.join(f' {key}={run.config.get(key, "default")}' for key in differing)
 
 
 def matching_folders(logdir):
@@ -113,6 +128,7 @@ def get_all_datasets(all_logdirs, legend=None, select=None, exclude=None):
         rules = ' that --select and --exclude leave' if select or exclude else ''
         raise UserError(f'no runs (folders with a progress.txt){rules} in {", ".join(all_logdirs)}')
     runs = [run for runs in found.values() for run in runs]
+    tell_apart(runs)
     groups = found if len(legend or ()) in (0, len(found)) else group_runs(runs)
     if legend and len(legend) != len(groups):
         raise UserError(f'{len(legend)} legend title(s) for the {len(found)} folder(s) {", ".join(found)}')
@@ -209,6 +225,21 @@ def curve_labels(data, count=False):
 
 
 # %% Drawing
+def curve_looks(names):
+    """Name -> what plot takes for the looks of each curve. A twin has the other's colour, dashes and hollow markers."""
+    looks, families = {}, {}                     # a family: names that are the same but for the framework
+    for name in names:
+        families.setdefault(re.sub(r'_(torch|tf1)(?![a-z\d])', '', name), []).append(name)
+    for i, family in enumerate(families.values()):
+        for j, name in enumerate(sorted(family, key=lambda name: '_tf1' in name)):
+            color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+            dashes = i if len(families) == len(names) else j + 2 * (i // len(COLORS))
+            looks[name] = dict(color=color, linestyle=DASHES[dashes % len(DASHES)], marker=marker,
+                               markevery=(0.03 * ((i + 2 * j) % 4), 0.14), markeredgecolor=color if j else 'white',
+                               markerfacecolor='white' if j else color)
+    return looks
+
+
 def thousands(x, _=None):
     """Tick label: 10000 -> 10k, 1500000 -> 1.5M."""
     scale, suffix = next(((s, t) for s, t in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')) if abs(x) >= s), (1, ''))
@@ -223,6 +254,7 @@ def plot_data(data, xaxis='TotalEnvInteracts', value='Performance', count=False,
     Returns what was drawn: {name: (x, centre, low, high, number of seeds at x)}.
     """
     ax, labels, results = ax or plt.gca(), labels or curve_labels(data, count), {}
+    looks = curve_looks(labels)
     for name, runs in group_runs(data, count).items():
         curves = [curve for run in runs if (curve := run_curve(run, xaxis, value, smooth))]
         if not curves:
@@ -230,12 +262,9 @@ def plot_data(data, xaxis='TotalEnvInteracts', value='Performance', count=False,
         x, centre, low, high, seeds = results[name] = aggregate(curves, estimator, band)
         complete = seeds == seeds.max()
         thin = np.convolve(~complete, np.ones(3))[1:-1] > 0                # and the points beside, to leave no gap
-        i = list(labels).index(name)
-        color, dashes, marker = (looks[i % len(looks)] for looks in (COLORS, DASHES, MARKERS))
-        ax.plot(x, np.where(complete, centre, np.nan), label=labels[name], color=color, linestyle=dashes, marker=marker,
-                markevery=(0.03 * (i % 4), 0.14), markeredgecolor='white')
-        ax.plot(x, np.where(thin, centre, np.nan), color=color, linewidth=0.8)
-        ax.fill_between(x, low, high, color=color, alpha=0.17, linewidth=0)
+        ax.plot(x, np.where(complete, centre, np.nan), label=labels[name], **looks[name])
+        ax.plot(x, np.where(thin, centre, np.nan), color=looks[name]['color'], linewidth=0.8)
+        ax.fill_between(x, low, high, color=looks[name]['color'], alpha=0.17, linewidth=0)
     if not results:
         ax.text(0.5, 0.5, f'{value} is not logged', transform=ax.transAxes, ha='center', color='0.4')
     ax.xaxis.set_major_formatter(thousands)
@@ -253,6 +282,9 @@ def make_plots(all_logdirs, legend=None, xaxis='TotalEnvInteracts', values='Perf
     if not data:
         raise UserError(f'no {" or ".join(values)} is logged yet in {", ".join(all_logdirs)}')
     envs, labels = list(dict.fromkeys(run.env_name for run in data)), curve_labels(data, count)
+    seeds = {label.removeprefix(name).strip(' ()') for name, label in labels.items()}
+    if len(seeds) == 1:                                                    # all alike: said once, above the legend
+        labels = {name: name for name in labels}
     panels = [(value, env) for value in values for env in envs]
     columns = len(envs) if len(values) > 1 and len(envs) > 1 else {1: 1, 2: 2, 4: 2}.get(len(panels), 3)
     rows = -(-len(panels) // columns)
@@ -273,7 +305,9 @@ def make_plots(all_logdirs, legend=None, xaxis='TotalEnvInteracts', values='Perf
                 ax.set_xlabel(LABELS.get(xaxis, xaxis))
             if i % columns == 0 or len(envs) == 1:
                 ax.set_ylabel(LABELS.get(value, value))
-        meaning = ' and '.join(WORDS.get(word, word) for word in (estimator, band) if word != 'none') + ' over seeds'
+        meaning = ' and '.join(WORDS.get(word, word) for word in (estimator, band) if word != 'none')
+        meaning += f' over {"seeds" if len(seeds) > 1 else max(seeds)}'
+        meaning = ('1 seed each' if len(labels) > 1 else '1 seed') if seeds == {'1 seed'} else meaning
         window = f'smoothed over {smooth} epochs' if smooth > 1 else ''
         add_legend(figure, ', '.join(filter(None, ['' if count else meaning, window])))
     return figure
@@ -297,13 +331,18 @@ def print_ends(results, title):
 
 
 def add_legend(figure, title):
-    """One legend for all panels, below them, where it hides no curve; the figure grows by its height."""
+    """One legend for all panels, below them, where it hides no curve; the figure grows by its height. Many entries are
+    written smaller."""
     entries = {label: handle for ax in figure.axes for handle, label in zip(*ax.get_legend_handles_labels())}
-    columns = max(1, int(11 * figure.get_figwidth() / (max(map(len, entries)) + 9)))
-    rows = -(-len(entries) // columns)
-    figure.set_figheight(figure.get_figheight() + 0.22 * rows)
+    for size in 10.5, 9, 7.5:
+        entry = size / 72 * (0.55 * max(map(len, entries)) + 6)            # its width in inches, about
+        columns = max(1, int((figure.get_figwidth() + 0.2) / entry))
+        rows = -(-len(entries) // columns)
+        if rows <= 4:
+            break
+    figure.set_figheight(figure.get_figheight() + 0.021 * size * rows)
     figure.legend(entries.values(), entries.keys(), loc='outside lower center', ncols=-(-len(entries) // rows),
-                  title=title, frameon=False)
+                  title=title, frameon=False, fontsize=size)
 
 
 # %% Command line

@@ -5,67 +5,89 @@
     python -m common.run test_policy data/ppo_torch/ppo_torch_s0 -n 1 --gif cartpole.gif
 
 The policy acts as it did in training: the algorithm's own file builds its Agent from config.json, and the saved weights
-are loaded into it. Nothing from the run's folder is executed, neither code nor a graph: only numbers are read.
+are loaded into it. Nothing from the run's folder is executed, neither code nor a graph: only numbers are read. A file
+of your own, such as a changed copy of ppo_torch.py, is found in the folder of the others, or named by --file.
 """
 import importlib.util
+import inspect
 import json
 import os
 import pickle
 import re
+import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 
-from common.env_tools import make_env
+from common.env_tools import make_env, make_registered
 from common.errors import ArgumentParser, UserError, one_line_errors
 from common.run import NO_FLAGS, ROOT, activation
 from common.run_utils import default_arguments
-from common.serialization import complete_folder
+from common.serialization import complete_folder, load_tree
+from tools.doctor import runs_inside
 
 
 def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, actor_critic=None, ac_kwargs=dict(),
-                        render_mode=None, seed=None):
+                        render_mode=None, seed=None, file=None):
     """The environment of the run in folder `fpath`, and its policy as a function get_action(obs).
 
-    A run's folder holds no code. So a run that was started from Python needs its `env_fn` again, one with networks of
-    its own its `actor_critic`, and `ac_kwargs` of it that are functions of one's own. `seed` is for the noise of a
-    stochastic policy.
+    A run's folder holds no code. So an environment that is not registered needs its `env_fn` again, a run with networks
+    of its own its `actor_critic`, and `ac_kwargs` of it that are functions of one's own, and a run of an algorithm of
+    one's own its `file`. `seed` is for the noise of a stochastic policy.
     """
     try:
-        with open(os.path.join(fpath, 'config.json'), encoding='utf-8') as file:
-            config = json.load(file)
+        config = json.loads(Path(fpath, 'config.json').read_text(encoding='utf-8'))
     except (OSError, ValueError):
-        raise UserError(f'{fpath} has no config.json of a run: give a folder such as data/ppo/ppo_s0') from None
-    path, train_fn = model_path(fpath, itr), training_function(config)
-    defaults, file = default_arguments(train_fn), sys.modules[train_fn.__module__]
+        inside = runs_inside(fpath) or ': give a folder such as data/ppo/ppo_s0'
+        raise UserError(f'{fpath} has no config.json of a run{inside}') from None
+    path, train_fn = model_path(fpath, itr), training_function(config, file)
+    defaults, module = default_arguments(train_fn), sys.modules[train_fn.__module__]
     if actor_critic is None and config.get('actor_critic') != defaults['actor_critic'].__name__:
         raise UserError('this run has networks of its own: call load_policy_and_env(fpath, actor_critic=...)')
     off_policy = 'replay_size' in defaults
     env = make_env(env_fn or (lambda: registered_env(fpath, config, render_mode)), off_policy)
+    if env.statistics():                                # of what a normalizing wrapper has seen: seen, and no more
+        env.set_statistics(load_tree(os.path.join(fpath, 'state.npz'))['states'][0]['env']['statistics'])
+        env.share_statistics(env)
 
     args = {**defaults, **{key: config[key] for key in defaults if key in config and key not in NO_FLAGS}}
     args.update(actor_critic=actor_critic or defaults['actor_critic'], ac_kwargs={**config['ac_kwargs'], **ac_kwargs})
     if isinstance(args['ac_kwargs'].get('activation'), str):
         args['ac_kwargs']['activation'] = activation(train_fn, args['ac_kwargs']['activation'])
-    agent = file.Agent(env, np.random.default_rng(0), SimpleNamespace(**args))
+    agent = module.Agent(env, np.random.default_rng(0), SimpleNamespace(**args))
     load_weights(agent, path)
     if deterministic or 'act_noise' in defaults:        # ddpg's and td3's noise is for exploration, not of the policy
         return env, agent.act
     rng, space = np.random.default_rng(seed), env.action_space
     if off_policy:
         return env, lambda obs: agent.act(obs, rng.standard_normal(space.shape, dtype=np.float32))
-    return env, lambda obs: agent.act(obs, file.draw_noise(rng, 1, space)[0])
+    return env, lambda obs: agent.act(obs, module.draw_noise(rng, 1, space)[0])
 
 
-def training_function(config):
-    """The training function of the run's algorithm, from the file of that name in this repository and nowhere else."""
-    algo, files = config.get('algo'), {file.stem: file for file in ROOT.glob('*_*.py')}
-    if algo not in files or importlib.util.find_spec(algo).origin != str(files[algo]):
-        raise UserError(f'this run is not of an algorithm file in {ROOT}, but of {algo}')
-    return getattr(importlib.import_module(algo), algo.rpartition('_')[0])
+def training_function(config, file=None):
+    """The training function of the run's algorithm, from the file of that name in this repository, or else from the
+    file that the user names, and from nowhere else."""
+    algo, files = config.get('algo'), {path.stem: path for path in ROOT.glob('*.py')}
+    if file and not os.path.isfile(file):
+        raise UserError(f'there is no file {file}')
+    if file:
+        sys.path.append(os.path.dirname(os.path.abspath(file)))         # for what it imports from beside it
+        spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    elif algo in files and importlib.util.find_spec(algo).origin == str(files[algo]):
+        module = importlib.import_module(algo)
+    else:
+        raise UserError(f'this run is not of an algorithm file in {ROOT}, but of {algo}: name that by --file {algo}.py')
+    functions = [f for f in vars(module).values() if inspect.isfunction(f) and f.__module__ == module.__name__]
+    found = [f for f in functions if {'env_fn', 'logger_kwargs'} <= {*inspect.signature(f).parameters}]
+    if len(found) != 1 or not hasattr(module, 'Agent'):
+        raise UserError(f'{module.__file__} is not an algorithm file: it has no Agent, or not one training function')
+    return found[0]
 
 
 def load_weights(agent, path):
@@ -96,16 +118,27 @@ def load_weights(agent, path):
 def registered_env(fpath, config, render_mode):
     """The environment that config.json names; but none of a module in the run's own folder, which would be its code."""
     if 'env_name' not in config:
-        raise UserError('this run was started from Python: call load_policy_and_env(fpath, env_fn=...) for it')
+        raise UserError('its environment is not registered: call load_policy_and_env(fpath, env_fn=...) for this run')
     name = config['env_name']
-    module, found, _ = name.rpartition(':')
-    inside = [Path(place, *module.split('.')).resolve().is_relative_to(Path(fpath).resolve()) for place in sys.path]
-    if found and any(inside):
-        raise UserError(f'{name} would execute code from the folder of the run')
+    kwargs, wrappers = config.get('env_kwargs') or {}, config.get('wrappers') or []
+    for text in (name, *wrappers):
+        module, found, _ = text.partition(':')
+        inside = [Path(place, *module.split('.')).resolve().is_relative_to(Path(fpath).resolve()) for place in sys.path]
+        if found and any(inside):
+            raise UserError(f'{text} would execute code from the folder of the run')
+    kwargs = {key: value for key, value in kwargs.items() if key != 'render_mode'}
+    if not render_mode:
+        return make_registered(name, kwargs, wrappers)
+    draw_without_display()
     try:
-        return gym.make(name, render_mode=render_mode)
-    except (gym.error.Error, ImportError) as error:
-        raise UserError(f'cannot make {name}: {error}') from None
+        return make_registered(name, dict(kwargs, render_mode=render_mode), wrappers)
+    except UserError as error:
+        if 'render_mode' not in str(error):
+            raise
+    if render_mode != 'human':
+        raise UserError(f'{name} cannot be drawn: its constructor does not take render_mode={render_mode!r}')
+    print(f'{name} does not take render_mode={render_mode!r}, so the episodes are not shown.')
+    return make_registered(name, kwargs, wrappers)
 
 
 def model_path(fpath, itr):
@@ -117,6 +150,7 @@ def model_path(fpath, itr):
             found[match[1] or match[2] or ''] = complete_folder(os.path.join(fpath, name.removesuffix('.old')))
     if not found:
         raise UserError(f'{fpath} has no saved model yet: the first is saved at the end of the first epoch')
+    itr = 'last' if str(itr) == '-1' else itr
     epoch = max(found, key=lambda number: int(number or -1)) if itr == 'last' else str(itr)
     if itr == 'last' and '' in found and os.path.getmtime(found['']) > os.path.getmtime(found[epoch]):
         epoch = ''                                  # a run with --keep_all that was resumed without it
@@ -138,7 +172,7 @@ def run_policy(env, get_action, max_ep_len=None, num_episodes=100, seed=None, fr
         while not ended:
             obs, rew, terminated, truncated, _ = env.step(get_action(obs))
             if frames is not None:
-                frames.append(env.render())
+                frames.append(picture(env))
             ep_ret, ep_len = ep_ret + rew, ep_len + 1
             ended = terminated or truncated or ep_len == max_ep_len
         returns.append(ep_ret)
@@ -148,6 +182,35 @@ def run_policy(env, get_action, max_ep_len=None, num_episodes=100, seed=None, fr
                    MinEpRet=np.min(returns), EpLen=np.mean(lengths))
     print('-' * 30, *(f'{key:>15} {value:14.3f}' for key, value in summary.items()), '-' * 30, sep='\n')
     return returns, lengths
+
+
+def draw_without_display():
+    """Settings that pygame and MuJoCo read when they are imported: no greeting, and pictures without a window."""
+    os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
+    if has_display():
+        return
+    os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
+    for backend in ('egl', 'osmesa') if importlib.util.find_spec('mujoco') else ():
+        trial = [sys.executable, '-c', 'import mujoco; mujoco.GLContext(8, 8).make_current()']
+        if 'MUJOCO_GL' not in os.environ and subprocess.run(trial, env=dict(os.environ, MUJOCO_GL=backend),
+                                                            capture_output=True).returncode == 0:
+            os.environ['MUJOCO_GL'] = backend
+
+
+def picture(env):
+    """What the environment draws, or one line about why it does not."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')                             # of GLFW: the error says it all
+            frame = env.render()
+    except Exception as error:                                          # whatever the libraries for drawing raise
+        hint = '' if has_display() or 'mujoco' not in sys.modules else (
+            '. Without a display, MuJoCo needs EGL (apt-get install libegl1 libgl1-mesa-dri) or OSMesa (libosmesa6); '
+            'the variable MUJOCO_GL=egl or osmesa chooses one')
+        raise UserError(f'{env.spec.id} cannot be drawn: {type(error).__name__}: {error}{hint}') from error
+    if not isinstance(frame, np.ndarray):
+        raise UserError(f'{env.spec.id} cannot be drawn: it gives {type(frame).__name__} in place of a picture')
+    return frame
 
 
 def write_gif(frames, path, fps):
@@ -167,13 +230,16 @@ def parse_args(argv):
     parser.add_argument('-l', '--len', type=int, default=0, help='longest episode (0: as the environment ends it)')
     parser.add_argument('-n', '--episodes', type=int, default=100, help='number of episodes (100)')
     parser.add_argument('-nr', '--norender', action='store_true', help='do not show them')
-    parser.add_argument('-i', '--itr', default='last', help='epoch of the model, for runs with --keep_all (last)')
+    parser.add_argument('-i', '--itr', default='last', help='epoch of the model, for runs with --keep_all (-1: last)')
     parser.add_argument('-d', '--deterministic', action='store_true', help='the mean action, or the most likely one')
     parser.add_argument('-s', '--seed', type=int, default=None, help='seed of the environment and of the policy')
-    parser.add_argument('--gif', metavar='FILE', help='write the episodes as an animation')
+    parser.add_argument('--gif', metavar='FILE.gif', help='write the episodes as an animation')
+    parser.add_argument('--file', metavar='FILE.py', help="the run's algorithm, if it is not with the others")
     args = parser.parse_args(argv)
     if args.episodes < 1 or args.len < 0:
         raise UserError('--episodes has to be at least 1, and --len at least 0')
+    if args.gif and not args.gif.lower().endswith('.gif'):
+        raise UserError(f'--gif {args.gif}: the name has to end in .gif')
     if args.gif and not os.path.isdir(os.path.dirname(args.gif) or '.'):
         raise UserError(f'there is no folder {os.path.dirname(args.gif)} for the animation')
     return args
@@ -188,7 +254,7 @@ def main(argv=None):
             show = False
         mode = 'rgb_array' if args.gif else 'human' if show else None
         env, get_action = load_policy_and_env(args.fpath, args.itr, args.deterministic, render_mode=mode,
-                                              seed=args.seed)
+                                              seed=args.seed, file=args.file)
         frames = [] if args.gif else None
         try:
             run_policy(env, get_action, args.len or None, args.episodes, args.seed, frames)
