@@ -44,7 +44,7 @@ def make_registered(env_name, env_kwargs=None, wrappers=(), **more_kwargs):
 
 def hide_mujoco_deprecations():
     """MuJoCo warns at every start about models of gymnasium's, which a user cannot change. Other warnings stay."""
-    with contextlib.suppress(Exception):                    # it is not installed, or MUJOCO_GL is wrong: gym.make will say
+    with contextlib.suppress(Exception):                    # not installed, or a wrong MUJOCO_GL: gym.make will say
         import mujoco
         mujoco.set_mju_user_warning(lambda text: 'deprecated' in text or print(f'MuJoCo: {text}', file=sys.stderr))
 
