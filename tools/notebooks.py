@@ -31,7 +31,7 @@ from tools.sections import ALGORITHMS, FRAMEWORKS, ROOT, split
 NAMES = 'intro', 'vpg', 'ppo', 'trpo', 'ddpg', 'td3', 'sac', 'mpi'          # in the order in which a class reads them
 FOLDER = ROOT / 'walkthroughs'
 KERNEL = dict(display_name='Python 3', language='python', name='python3')
-PLACEHOLDER = '...  # not solved yet: your code here'
+PLACEHOLDER = 'pass  # not solved yet: your code here'
 BEGIN, END = '### BEGIN SOLUTION', '### END SOLUTION'
 HEADER = '''\
 # ---
