@@ -249,7 +249,7 @@ def td3(
     epochs=100,                         # epochs; each ends with test episodes
     replay_size=int(1e6),               # transitions kept for replay, of all processes together
     gamma=0.99,                         # discount of the future, per step
-    polyak=0.995,                       # target = polyak target + (1 - polyak) main, at each update
+    polyak=0.995,                       # target = polyak target + (1 - polyak) main
     pi_lr=1e-3,                         # learning rate of the policy
     q_lr=1e-3,                          # learning rate of q
     batch_size=100,                     # transitions in an update, shared out among the processes

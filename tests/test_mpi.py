@@ -1,6 +1,6 @@
 """Several processes: the collectives, a process that fails, and training that does the mathematics of one process."""
-import json
 import contextlib
+import json
 import os
 import shutil
 import subprocess

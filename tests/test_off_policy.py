@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, Sequence
 from torch import nn
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
@@ -735,8 +735,9 @@ def test_same_seed_same_table(name, tmp_path):
     (dict(action_space=Discrete(3)), 'Discrete.*must be Box'),
     (dict(action_space=Box(np.array([-1, -1], np.float32), np.array([1, np.inf], np.float32))), 'bounds.*use vpg'),
     (dict(action_space=Box(np.array([-1, 2], np.float32), np.array([1, 2], np.float32))), 'only one value.*leave that'),
-    (dict(observation_space=Dict(a=Box(-1, 1, (2,)))), 'Dict.*must be Box or Discrete'),
-], ids=['discrete actions', 'half a bound missing', 'a dimension without width', 'dict observations'])
+    (dict(action_space=MultiBinary(2)), 'MultiBinary.*must be Box'),
+    (dict(observation_space=Sequence(Box(-1, 1, (2,)))), 'observations of type Sequence are not supported'),
+], ids=['discrete actions', 'half a bound missing', 'a dimension without width', 'bits', 'sequences as observations'])
 @each_loop
 def test_refusals_say_what_is_supported_and_leave_nothing(name, spaces, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

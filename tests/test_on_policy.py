@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Sequence
 from torch import nn
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -689,12 +689,20 @@ def test_observation_spaces(algo, space, tmp_path, monkeypatch):
 
 
 @each_algo
-@pytest.mark.parametrize('spaces', [dict(action_space=MultiDiscrete([2, 2])),
-                                    dict(observation_space=Dict(x=Discrete(2)))], ids=['actions', 'observations'])
+@pytest.mark.parametrize('spaces', [dict(action_space=Dict(x=Discrete(2))),
+                                    dict(observation_space=Sequence(Discrete(2)))], ids=['actions', 'observations'])
 def test_other_spaces_are_refused(algo, spaces, tmp_path):
-    with pytest.raises(UserError, match='must be Box or Discrete'):
+    with pytest.raises(UserError, match='(actions|observations) of type (Dict|Sequence) are not supported'):
         run(algo, SmallEnv(**spaces), tmp_path / 'run')
     assert not (tmp_path / 'run').exists()
+
+
+@each_algo
+def test_several_choices_at_once_train(algo, tmp_path):
+    space = MultiDiscrete([2, 3])
+    env = SmallEnv(Dict(a=Discrete(3), b=Box(-1, 1, (2,))), space)
+    run(algo, env, tmp_path / 'run')
+    assert len({tuple(action) for action in env.received}) == 6 and all(space.contains(a) for a in env.received)
 
 
 class ReusingEnv(SmallEnv):

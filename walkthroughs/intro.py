@@ -138,7 +138,7 @@ classroom.check('Exercise 1', lambda: my_rewards_to_go(np.array([1.0, 0.0, 2.0, 
                 np.array([2.0, 2.0, 4.0, 4.0]), hint='the last one is the last reward; go backwards from it')
 
 # %% tags=["check"]
-# Equation (1) in numbers: the sum, the same sum built backwards, and the closed form for rewards of 1.
+# Equation (1) in numbers: the sum, the first of the rewards to go, and the closed form for rewards of 1.
 def rewards_to_go(rewards, gamma):
     """As in the exercise, for those who skip it: a triangle of discounts times the rewards."""
     ages = np.arange(len(rewards)) - np.arange(len(rewards))[:, None]
@@ -175,8 +175,8 @@ classroom.claim(means[0] < means[1] < means[2], f'the policies keep the pole up 
                 f'{means[2]:.0f} steps on average')
 
 # %% [markdown]
-# So a single number, the weight of the velocity, separates a useless policy from a good one. Here physics told us what
-# to do. The program at the end of this page finds it out by itself, from nothing but actions and rewards. For this it
+# So a single number, the weight of the velocity, separates a poor policy from a good one. Here physics told us what to
+# do. The program at the end of this page finds it out by itself, from nothing but actions and rewards. For this it
 # needs a policy with **parameters** $\theta$ that can be changed a little at a time, and a direction in which to change
 # them.
 #
@@ -255,10 +255,11 @@ classroom.check('Exercise 2', lambda: my_gradient(theta, np.array([0, 2, 2]), np
 # %% [markdown]
 # ### Baselines
 #
-# Look again at (4): a reward of 4 pulls the chosen machine up, and a reward of 1 pulls it up as well, though it is the
-# worst of the three. On average things come out right, because good machines pull harder. But an average needs many
-# games. It would be better to compare a reward with what was to be expected, so that a poor reward pushes *down*. We
-# may subtract any number $b$ that does not depend on the choice, since probabilities always sum to one:
+# Look again at (3) and (4), with machines that pay 1, 2 and 4 as in the cell above: a reward of 4 pulls the chosen
+# machine up, and a reward of 1 pulls it up as well, though that machine is the worst of the three. On average things
+# come out right, because good machines pull harder. But an average needs many games. It would be better to compare a
+# reward with what was to be expected, so that a poor reward pushes *down*. We may subtract any number $b$ that does not
+# depend on the choice, since probabilities always sum to one:
 #
 # $$
 # \mathbb{E}_{a \sim \pi_\theta}\big[ \nabla \log \pi_\theta(a)\, b \big] = b \sum_a \nabla \pi_\theta(a)
@@ -283,8 +284,10 @@ classroom.claim(scatters[probs @ pays] < scatters[0.0] < scatters[100.0],
 # ## Experiment 2: learning to choose
 #
 # Let us learn. Three machines pay 10, 10.5 and 11, plus noise. In each of 300 rounds we play ten games, estimate the
-# gradient by (3), and take a step $\theta \leftarrow \theta + \alpha \nabla J$ uphill. Ten agents without a baseline,
-# and ten that subtract the mean of the ten rewards of the round.
+# gradient by (3), and take a step $\theta \leftarrow \theta + \alpha \nabla J$ uphill with this estimate. Ten agents
+# without a baseline, and ten that subtract the mean of the ten rewards of the round. (Strictly, (5) does not cover
+# this mean: a tenth of it is the game's own reward, which does depend on the choice. All that comes of it is a factor
+# of 9/10 on the expected gradient, whose direction stays.)
 
 # %%
 def learn_machines(subtract, seed, level=10.0, rounds=300, step_size=0.3):
@@ -353,8 +356,8 @@ classroom.check('Exercise 3', prediction, outcome,
 #
 # Back to episodes. The agent now acts many times, each action changes what it sees next, and the reward may come late.
 # But a whole trajectory can be looked at as *one* big choice, with the return (1) as its reward! Its probability is a
-# product, the start times, for each step, what the policy does and what the world answers. In the logarithm the product
-# is a sum, and the gradient does something wonderful to it:
+# product: the probability of the start and, for each step, that of what the policy does and that of what the world
+# answers. In the logarithm the product is a sum, and the gradient does something wonderful to it:
 #
 # $$
 # P_\theta(\tau) = p(s_0) \prod_{t=0}^{T-1} \pi_\theta(a_t \mid s_t)\, p(s_{t+1} \mid s_t, a_t), \qquad
@@ -432,16 +435,16 @@ classroom.agree('(8), with rewards to go, and differences of J', to_go, differen
 # ## A policy gradient in forty lines
 #
 # Now the program. The policy is a network with one hidden layer: four numbers in, two logits out, and the softmax of
-# the logits are the probabilities of the two actions. In each epoch it plays whole episodes until it has `steps` steps,
-# and then makes one step on
+# the logits gives the probabilities of the two actions. In each epoch it plays whole episodes until it has `steps`
+# steps, and then makes one step on
 #
 # `loss = -mean(log pi(a | s) * weight)`
 #
-# whose gradient, up to the sign, is the average in (8): the framework computes $\nabla \log \pi$ for us. Three remarks
-# before you read.
+# whose gradient is the one in (8), up to the sign and the scale (the mean is taken over steps, not over episodes): the
+# framework computes $\nabla \log \pi$ for us. Three remarks before you read.
 #
 # - The weights are the rewards to go, shifted and scaled to mean 0 and standard deviation 1. The shift is a baseline as
-#   in (5): what did a step bring on average?
+#   in (5): what followed a step on average? The scale only changes the length of the gradient.
 # - The factor $\gamma^t$ of (8) is left out. Nearly everybody does so: taken literally it would make the agent careless
 #   late in an episode.
 # - An episode that is stopped after 500 steps is treated as if nothing would have followed. That is wrong, and the next
@@ -554,7 +557,7 @@ classroom.claim(learned_end > 4 * means[0], f'the return rises from {learned[:, 
 #   learn it. With it come advantages, and a dial between noise and bias. That is **VPG**, the next notebook.
 # - Each epoch of experience serves one step. To take more of them without ruin needs care: **PPO** and **TRPO**.
 # - Actions are often continuous, and experience is expensive. To learn from old experience, made by other policies, one
-#   gives up the policy gradient for another idea: **DDPG**, **TD3** and **SAC**, the second half of the course.
+#   gives up the policy gradient (8) for another idea: **DDPG**, **TD3** and **SAC**, the second half of the course.
 #
 # ## What to take away
 #

@@ -222,7 +222,7 @@ def num_procs():
 
 # %% [markdown] tags=["notes"]
 # - `return int(os.getenv('PMI_SIZE') or os.getenv('OMPI_COMM_WORLD_SIZE') or 1)`: what `mpirun` has told this process
-#   through its environment. If it says four, and the library believes to be alone, then the two belong to different
+#   through its environment. If it says four, and the library believes it is alone, then the two belong to different
 #   installations of MPI: four equal runs instead of one. The next function refuses that.
 # - `@functools.cache`: the question is asked once. The answer cannot change while a program runs.
 # - `except (ImportError, RuntimeError):                     # not installed, or it finds no MPI library`: without MPI a
@@ -241,7 +241,9 @@ print(f'This notebook is process {proc_id()} of {num_procs()}')
 # Six functions are enough for everything in this repository. Two of them, `mpi_sum` and `mpi_avg`, do nearly all the
 # work: every process brings an array of the same shape, and every process leaves with the sum, or the average, of all
 # of them, number by number. MPI's name for that is *allreduce*. The others move data in one direction only: `broadcast`
-# and `bcast` from process 0 to all, `gather` from all to process 0, `scatter` from process 0 one piece to each.
+# (an array, in place) and `bcast` (any object) from process 0 to all, `gather` from all to process 0, `scatter` from
+# process 0 one piece to each. `mpi_op` and `allreduce`, which come first in the cell, are what the first two are made
+# of; `mpi_op` knows minimum and maximum too.
 #
 # Why is the average all that learning needs? Let $n$ processes have $m$ steps each, and let $g_{pj}$ be the gradient of
 # the loss of step $j$ of process $p$. Each computes the mean over its own steps. Then
@@ -306,7 +308,7 @@ def scatter(objs):
 # %% [markdown] tags=["notes"]
 # - `x = np.asarray(x, dtype=np.float64)`: sums in double precision. The result depends on the order of the additions
 #   then only in the sixteenth digit.
-# - `result = x.copy(order='C')`: the message is sent in place, and the caller's array must not change under its hands.
+# - `result = x.copy(order='C')`: MPI writes the sum over the array that it gets, and the caller's must not change.
 # - `return result if x.ndim else float(result)`: a number comes back as a number.
 # - `_world().Allreduce(MPI.IN_PLACE, x, **kwargs)`: the capital letter matters in mpi4py. `Allreduce` sends the memory
 #   of an array as it is; `allreduce` would pickle an object, which is far slower.
@@ -316,7 +318,7 @@ def scatter(objs):
 #   uses the list elsewhere fails there, and only there.
 
 # %% [markdown]
-# Four processes, each with four numbers of its own. What do they hold afterwards? Cover the pictures on the right with
+# Four processes, each with four numbers of its own. What do they hold afterwards? Cover all pictures but the first with
 # your hand and predict them.
 
 # %% tags=["check"]
@@ -374,9 +376,9 @@ classroom.claim(abs(means[0][1][0] - numbers[:10].mean()) > 1e-3,
 # round, $\sigma^2 = \overline{x^2} - \mu^2$, and it is a trap: for numbers around a hundred million with a spread of
 # one the two terms agree in their first sixteen digits. More a double does not have, and the difference is noise.
 #
-# **Exercise 1 (implement).** Write it. `x` are the numbers that *this* process holds, perhaps none. You may use one
-# collective, `mpi_sum`, which adds numbers or arrays over all processes. Remember: your function runs in every process
-# at the same time.
+# **Exercise 1 (implement).** Write it. `x` are the numbers that *this* process holds, perhaps none. The one collective
+# that you need is `mpi_sum`, called twice; it adds numbers or arrays over all processes. Remember: your function runs
+# in every process at the same time.
 
 # %% tags=["exercise"]
 def my_statistics(x):
@@ -423,7 +425,7 @@ def mpi_statistics_scalar(x, with_min_and_max=False):
 # - `total, count = mpi_sum([x.sum(), x.size])`: two numbers in one message. A message costs nearly the same whether it
 #   has two numbers or two hundred.
 # - `if count == 0:`: *all* processes come to the same conclusion, since all have the same `count`. A test of `x.size`
-#   here would send some of them out of the function while the others wait in the next line.
+#   here would send some of them out of the function while the others wait in the next `mpi_sum`.
 # - `low = mpi_op(x.min() if x.size else np.inf, 'min')`: a process without numbers brings the one that cannot win.
 
 # %% tags=["check"]
@@ -619,10 +621,10 @@ classroom.check('Exercise 2', answers and answers[2],
 # %% [markdown]
 # ## How it goes wrong, first: they drift apart
 #
-# Now a whole training function, `ppo` from `ppo_torch.py`, on two processes: two epochs of CartPole. Afterwards each
-# process is asked for the log-probabilities of five actions in five situations. Then once more, with the first
-# exchange of weights left out. All gradients are still averaged. The table that process 0 prints looks as usual, and
-# shows nothing.
+# Now a whole training function, `ppo` from `ppo_torch.py`, on two processes: three epochs of CartPole. Afterwards each
+# process is asked for the log-probability of the same action in five situations. Then once more, with the first
+# exchange of weights left out. All gradients are still averaged. The table below is the last one that process 0 printed
+# in that second run: it looks as usual, and shows nothing.
 
 # %% tags=["torch"]
 def forget_to_synchronise():
@@ -666,14 +668,16 @@ classroom.claim(bool(first_table) and not second_table.strip(), 'only process 0 
 # %% [markdown]
 # A check of one line catches it: every now and then, compare a sum of all weights over the processes, with
 # `mpi_op(x, 'min') == mpi_op(x, 'max')`. Other ways to drift apart: a step that depends on a *local* number (each
-# process stops early by its own KL); a random layer that is seeded differently; reading a file that only process 0 has.
+# process stops early by its own KL); a normalisation layer whose running averages each process takes from its own data;
+# reading a file that only process 0 has.
 #
 # ## Second: they all do the same work
 #
 # Processes are copies, and copies of a random number generator draw the same numbers. If all processes used the same
 # seed, they would play the same episodes, to the last frame. Everything would be equal everywhere, all averages right,
-# and three quarters of the work wasted. That is why the training functions begin with `seed += 10000 * proc_id()`. For
-# $n$ processes with $m$ independent samples each, of a quantity with variance $\sigma^2$, the mean of all has
+# and with four processes three quarters of the work wasted. That is why the training functions begin with
+# `seed += 10000 * proc_id()`. For $n$ processes with $m$ independent samples each, of a quantity with variance
+# $\sigma^2$, the mean of all has
 #
 # $$
 # \operatorname{Var}\Big[ \frac{1}{n} \sum_{p=1}^{n} \bar x_p \Big] =
@@ -737,7 +741,7 @@ nothing = on_processes(3, print_best, 10.0, timeout=classroom.steps(5, fast=2))
 classroom.claim(nothing is None, 'three processes, and no result')
 
 # %% [markdown]
-# Process 0 waits in `mpi_op` for the maximum. The others have never heard of it; they are waiting in the *next*
+# Process 0 waits in `mpi_op` for the maximum. The others have never heard of it; they have gone on to the *next*
 # collective, the `gather` at the end of the program. Nothing is wrong with either line.
 #
 # **Exercise 4 (hunt).** Repair it: process 0, and only process 0, prints the best return; every process *returns* the
@@ -784,8 +788,8 @@ print('Returned:', on_processes(3, one_fails, timeout=30))
 # T \;\ge\; \sum_{e} \max_p t_{ep} \;\ge\; \max_p \sum_e t_{ep} \tag{4}
 # $$
 #
-# The right side is the total of the slowest process. The middle is what it really takes, because it is not always the
-# same one that is slow.
+# The right side is the total of the slowest process. The middle is what it really takes, but for the messages
+# themselves, and it is more, because it is not always the same one that is slow.
 
 # %% tags=["check"]
 # Equation (4) in numbers: when three processes worked, and when they waited.
@@ -821,9 +825,9 @@ classroom.claim(total >= middle - 1e-3 and middle >= right,
 
 # %% [markdown]
 # Two lessons about speed are in this picture. **Meet rarely**: in longer stretches of work luck evens out. An epoch of
-# PPO has one long stretch of playing and then up to 80 short ones, a gradient step each with its message: that is what
-# costs. **Have equal parts**: the algorithm files give each process the same number of *steps*, not of episodes, and so
-# the same amount of work.
+# PPO has one long stretch of playing and then up to 160 short ones, 80 gradient steps on the policy and 80 on the value
+# function, each with its message: that is what costs. **Have equal parts**: the algorithm files give each process the
+# same number of *steps*, not of episodes, and so the same amount of work.
 #
 # And there is a third: more processes than processor cores only take turns. Here is the same work, divided by one, two
 # and four, on the machine that you are using. Times are not checked on this page; they depend on who else is computing.
@@ -879,7 +883,7 @@ def mpi_fork(n):
 #   this line again, in each of the `n` processes. The variable is how they know that they are the children. Without it
 #   each would start `n` more, and so on: a fork bomb.
 # - `mpirun = shutil.which('mpirun', path=here) or shutil.which('mpirun')`: the `mpirun` that belongs to this Python, if
-#   there is one. Another MPI's would start `n` processes that each believe to be alone: `n` equal runs instead of one.
+#   there is one. Another MPI's would start `n` processes that each believe they are alone: `n` equal runs, not one.
 # - `OMP_NUM_THREADS='1', MKL_NUM_THREADS='1')`: one thread each.
 # - `sys.exit(subprocess.call(`: the parent never comes back from here. What follows `mpi_fork` in a program is done by
 #   the children alone.

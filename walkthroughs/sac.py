@@ -97,9 +97,9 @@ classroom.begin('sac', 'torch')
 # %% [markdown]
 # ### One update as a picture
 #
-# Green are networks, blue is data, orange are losses. On the left the policy plays and fills the replay buffer. In the
-# middle row a batch from the buffer becomes a target for the two q functions. In the top row the policy climbs the
-# smaller of the two q, and the temperature watches how undecided it is.
+# Green are networks, blue is data, orange are losses, violet is the environment. On the left the policy plays and fills
+# the replay buffer. In the middle row a batch from the buffer becomes a target for the two q functions. In the top row
+# the policy climbs the smaller of the two q, and the temperature watches how undecided it is.
 
 # %%
 import matplotlib.pyplot as plt
@@ -166,7 +166,7 @@ Run it:
 
 # %% [markdown] tags=["notes"]
 # - `pi       : act = tanh(u),  u = mu(obs) + std(obs) noise`: both the mean and the standard deviation depend on the
-#   observation. In PPO and its relatives the standard deviation is one number for all states.
+#   observation. In PPO and its relatives there is one standard deviation for each dimension, the same in all states.
 # - `backup   = rew + gamma (1 - terminated) (`: the discount and the mask stand in front of the whole parenthesis: a
 #   terminated episode has no future, and no future entropy either.
 # - `loss_pi  = mean( alpha logp_pi - min( q1, q2 )(obs, act_pi) )`: the negative of the inside of $V$ in (3), since
@@ -176,11 +176,11 @@ Run it:
 # %% [markdown]
 # ## Imports
 #
-# Networks, buffer, losses and loop are all in this file; what is imported from `common/` is plumbing. `make_env` checks
-# that the actions are bounded and rescales them, so that for the algorithm every action space is $[-1, 1]^k$, whatever
-# the environment's own bounds are. The functions with `mpi` in their names average over processes, and in a notebook
-# there is one. Note what is missing: no random numbers are imported from the framework. All noise is drawn by numpy, by
-# one generator that the seed starts, and handed to the networks as data.
+# Networks, buffer, losses and loop are all in this file; what is imported from `common/` is plumbing.
+# `make_env_and_test_env` checks that the actions are bounded and rescales them, so that for the algorithm every action
+# space is $[-1, 1]^k$, whatever the environment's own bounds are. The functions with `mpi` in their names average over
+# processes, and in a notebook there is one. Note what is missing: no random numbers are imported from the framework.
+# All noise is drawn by numpy, by one generator that the seed starts, and handed to the networks as data.
 
 # %% Imports tags=["section"]
 import time
@@ -253,8 +253,8 @@ classroom.agree('V from Q by the left half of (3), and V', soft_value(world_pi, 
 # ## Networks
 #
 # Two q functions, as in TD3, and a policy of a new kind. Actions have bounds, and a normal distribution has none. One
-# could clip, but then a heap of probability piles up at the bounds, of which no density can tell; and a clipped action
-# has no gradient. SAC bends the line instead: it draws $u$ from a normal distribution and takes
+# could clip, but then a heap of probability piles up at the bounds, of which no density can tell; and an action
+# that has been clipped has no gradient. SAC bends the line instead: it draws $u$ from a normal distribution and takes
 #
 # $$
 # a = \tanh(u), \qquad u = \mu(s) + \sigma(s)\, \varepsilon, \qquad \varepsilon \sim \mathcal{N}(0, 1) \tag{4}
@@ -283,13 +283,13 @@ classroom.agree('V from Q by the left half of (3), and V', soft_value(world_pi, 
 # \log\big( 1 - \tanh^2(u) \big) = 2 \big( \log 2 - u - \log(1 + e^{-2u}) \big) \tag{6}
 # $$
 #
-# where $\log(1 + e^x)$ is called softplus and is in every library, in a form that neither overflows nor rounds to zero.
+# where $\log(1 + e^x)$ is called softplus and is in every library, in a form that is accurate for every $x$.
 #
 # Densities are not probabilities. The uniform density on $[-1, 1]$ is $1/2$, so its entropy is $\log 2 \approx 0.69$
 # for each dimension, the highest that any density on this interval has. A narrow density exceeds 1, its logarithm is
 # positive, and its entropy is *negative*. Get used to it now: the column `LogPi` in the table of a run, the mean of
-# $\log\pi$, is usually positive when all is well. (The code says `logp`, log-probability, as the whole field does, and
-# means the log-density.)
+# $\log\pi$, is usually positive once the policy has learned something. (The code says `logp`, log-probability, as the
+# whole field does, and means the log-density.)
 
 # %% Networks tags=["section"]
 def linear(n_in, n_out, rng):
@@ -377,7 +377,7 @@ class MLPActorCritic(nn.Module):
 # - `mu, log_std = self.net(obs).chunk(2, dim=-1)`: `(batch, 2 act_dim)` into two of `(batch, act_dim)`.
 # - `log_std = torch.clamp(log_std, -20, 2)`: a standard deviation between $2 \cdot 10^{-9}$ and 7.4. It keeps the
 #   exponential in the next line from overflowing. Beyond a bound the clamp has no gradient, so a network that gets
-#   there stays there; the bounds are wide enough that this is a sign of other trouble.
+#   there tends to stay; the bounds are wide enough that this is a sign of other trouble.
 # - `log_slope = 2 * (np.log(2) - u - nn.functional.softplus(-2 * u))`: equation (6).
 # - `return torch.tanh(u), (logp_u - log_slope).sum(-1)`: equation (5). Minus, and over the last axis alone: one number
 #   for each action, `(batch,)`.
@@ -386,7 +386,7 @@ class MLPActorCritic(nn.Module):
 # - `mu, log_std = tf.split(self.net(obs), 2, axis=-1)`: `(batch, 2 act_dim)` into two of `(batch, act_dim)`.
 # - `log_std = tf.clip_by_value(log_std, -20, 2)`: a standard deviation between $2 \cdot 10^{-9}$ and 7.4. It keeps the
 #   exponential in the next line from overflowing. Beyond a bound the clip has no gradient, so a network that gets there
-#   stays there; the bounds are wide enough that this is a sign of other trouble.
+#   tends to stay; the bounds are wide enough that this is a sign of other trouble.
 # - `log_slope = 2 * (np.log(2) - u - tf.nn.softplus(-2 * u))`: equation (6).
 # - `return tf.tanh(u), tf.reduce_sum(logp_u - log_slope, -1)`: equation (5). Minus, and over the last axis alone: one
 #   number for each action, `(batch,)`.
@@ -514,9 +514,9 @@ class ReplayBuffer:
 # %% [markdown]
 # ## Losses
 #
-# Four functions of one line each. The first makes the target. Of the expectations in (3), that over $s'$ is replaced by
-# the one next state that was recorded, and that over the next action by one sample $a'$ of the policy *as it is now*.
-# With $d = 1$ for a termination, and the smaller of the two target networks, as in TD3:
+# Four short functions, one equation each. The first makes the target. Of the expectations in (3), that over $s'$ is
+# replaced by the one next state that was recorded, and that over the next action by one sample $a'$ of the policy *as
+# it is now*. With $d = 1$ for a termination, and the smaller of the two target networks, as in TD3:
 #
 # $$
 # y = r + \gamma\, (1 - d) \Big( \min_{j = 1, 2} Q_j^\text{targ}(s', a') - \alpha \log \pi(a' \mid s') \Big), \qquad
@@ -726,7 +726,7 @@ classroom.claim(scatters[-1, 0] < 1.1 * scatters[0, 0] and scatters[-1, 2] > 4 *
 #    they follow about 200 updates behind.
 #
 # Watch what has a gradient and what is a number. The target is a number. The temperature is a number in steps 1 and 2.
-# The log-probabilities are a number in step 3. And in step 2 the gradient goes *through* the q functions but not *into*
+# The log-probabilities are numbers in step 3. And in step 2 the gradient goes *through* the q functions but not *into*
 # them: they must not learn to please the policy.
 
 # %% Update tags=["section"]
@@ -815,8 +815,9 @@ class Agent:
 # %% [markdown] tags=["notes"]
 # - `noise_arrays = 2`: one array of noise for the actions of step 2 and one for the next actions of step 1. Two samples
 #   that have nothing to do with each other must not share their noise.
-# - `columns_with_min_and_max, columns_average_only = ['Q1Vals', 'Q2Vals', 'LogPi']`: `LogPi` is the mean of the
-#   log-probabilities, minus the entropy. It is the instrument to watch in this algorithm.
+# - `columns_with_min_and_max, columns_average_only = ['Q1Vals', 'Q2Vals', 'LogPi']`: `LogPi` holds the
+#   log-probabilities of step 2; the negative of their mean estimates the entropy. It is the instrument to watch in this
+#   algorithm.
 # - `self.temperature, self.target_entropy = Temperature(), -self.act_dim`: $\bar{\mathcal{H}} = -k$. The module exists
 #   with a fixed `alpha` as well, and is then not used.
 # - `An action for one observation, by the network itself; without noise, the deterministic one.`: noise 0 gives
@@ -830,8 +831,10 @@ class Agent:
 # - `self.q = nn.ModuleList([self.ac.q1, self.ac.q2])`: one module, so that one optimizer trains both. A generator that
 #   chains their parameters would be empty after its first use, and everything that comes later would do nothing,
 #   silently.
-# - `alpha = self.temperature.log_alpha.exp().detach() if self.args.alpha == 'auto' else self.args.alpha`: `detach`, or
-#   the policy's loss would train the temperature as well, always downwards.
+# - `alpha = self.temperature.log_alpha.exp().detach() if self.args.alpha == 'auto' else self.args.alpha`: a
+#   number in steps 1 and 2. The derivative of (9) by $\alpha$ is the mean of $\log\pi$: a program in which the policy's
+#   loss reached the temperature would drive it down whenever `LogPi` is positive, whatever the target entropy. (Here
+#   `no_grad` and `inputs=` below would prevent it a second time.)
 # - `next_act, next_logp = self.ac.pi(next_obs, next_noise)`: `self.ac`, not `self.ac_targ`: the current policy. It sees
 #   `next_obs`.
 # - `next_q = torch.min(self.ac_targ.q1(next_obs, next_act), self.ac_targ.q2(next_obs, next_act))`: the *target* q
@@ -898,10 +901,11 @@ def test_agent(agent, test_env, logger, num_test_episodes, max_ep_len):
 # %% [markdown]
 # ## Training
 #
-# The signature lists every knob with its meaning. Compare it with TD3's: three noises and the delay are gone, one
-# temperature has come. The loop is that of DDPG and TD3, byte for byte: act, step, store, and after every
-# `update_every` steps as many updates. The first `start_steps` actions are drawn uniformly, which fills the buffer with
-# actions that no policy would take; a q function that has only seen one opinion cannot correct it.
+# The signature lists every knob with its meaning. Compare it with TD3's: three arguments about noise and the delay are
+# gone, one temperature has come, and one learning rate serves all. The loop is that of DDPG and TD3, byte for byte:
+# act, step, store, and after every `update_every` steps as many updates. The first `start_steps` actions are drawn
+# uniformly, which fills the buffer with actions that no policy would take; a q function that has only seen one opinion
+# cannot correct it.
 #
 # Look for the line in which `terminated` goes into the buffer, and for the line in which `truncated` joins it to decide
 # about the reset. If you have done the hunts of the earlier notebooks you know why they are two.
@@ -917,7 +921,7 @@ def sac(
     epochs=100,                         # epochs; each ends with test episodes
     replay_size=int(1e6),               # transitions kept for replay, of all processes together
     gamma=0.99,                         # discount of the future, per step
-    polyak=0.995,                       # target = polyak target + (1 - polyak) main, at each update
+    polyak=0.995,                       # target = polyak target + (1 - polyak) main
     lr=1e-3,                            # learning rate of the policy, of q and of a learned alpha
     batch_size=100,                     # transitions in an update, shared out among the processes
     start_steps=10000,                  # steps with uniformly random actions before the policy acts
@@ -995,7 +999,7 @@ def sac(
 
 # %% [markdown] tags=["notes"]
 # - `@explain_arguments`: puts the comments behind the arguments into the docstring, so that `help(sac)` shows them.
-# - `alpha=0.2,`: worth nothing without the scale of the rewards. Experiment 2 and exercise 3 are about this line.
+# - `alpha=0.2,`: means nothing without the scale of the rewards. Experiment 2 and exercise 3 are about this line.
 # - `update_after=1000,`: a q function that is fitted to the first ten steps is fitted to nothing.
 # - `act = agent.act(obs, rng.standard_normal(act_dim, dtype=np.float32))`: the policy's own noise, scaled by its own
 #   standard deviation. In TD3 this line looks the same and means something else: there `act` multiplies the noise by
@@ -1063,7 +1067,8 @@ classroom.agree('The loss of the policy, reported and by (9)', reported['LossPi'
 # A pendulum hangs from a motor that is too weak to lift it at once: it has to be swung up, and then balanced. Every
 # step costs, up to 16 for hanging down at full speed, and almost nothing for standing upright. To save your time, each
 # action is held for four steps of the simulation, so an episode has 50 decisions; the networks are small, and the
-# learning rate is high. Ten epochs of a hundred steps each, three seeds: 1000 decisions, 200 of them random.
+# learning rate is high. Ten epochs of a hundred steps each: 1000 decisions for each of three seeds, the first 200 of
+# them random.
 
 # %%
 import gymnasium as gym
@@ -1384,8 +1389,8 @@ classroom.hunt('Exercise 6', culprit, my_line)
 
 # %% [markdown]
 # **Exercise 7 (hunt).** Once more the corridor, now with a prize of 1 at its end, and next to no entropy ($\alpha =
-# 0.01$). A prize that is $n$ steps away is worth $\gamma^n$: the news of it travels backwards, cell by cell, from
-# target to target. In the copy it does not arrive.
+# 0.01$). In the fifth cell the step itself pays, and q is 1; a prize that comes $n$ steps later is worth
+# $\gamma^n$. The news of it travels backwards, cell by cell, from target to target. In the copy it does not arrive.
 
 # %%
 culprit = classroom.bug('D')
@@ -1419,13 +1424,14 @@ classroom.hunt('Exercise 7', culprit, my_line)
 # - The density of a squashed action is that of $u$, divided by the slope at $u$; its logarithm is computed by softplus.
 # - Entropy is part of the *future*: it is discounted and masked with the value, and never stored in the buffer.
 # - The temperature is in the currency of the rewards. Learn it, or rescale the rewards.
-# - Four one-line tests: the density integrates to 1; `LogPi` of a batch has the shape `(batch,)` and, at the uniform
-#   policy, the value $-k \log 2$; the target of a terminated step is its reward; no q exceeds what can be earned.
+# - Four one-line tests: the density integrates to 1; `LogPi` of a batch has the shape `(batch,)` and, at standard
+#   deviation 0.88 around 0, a mean near $-k \log 2$; the target of a terminated step is its reward; no q exceeds what
+#   can be earned.
 #
 # **Read on.** T. Haarnoja, A. Zhou, P. Abbeel, S. Levine, *Soft Actor-Critic: Off-Policy Maximum Entropy Deep
 # Reinforcement Learning with a Stochastic Actor*, ICML 2018, arXiv:1801.01290. T. Haarnoja et al., *Soft Actor-Critic
 # Algorithms and Applications*, arXiv:1812.05905, 2018, with the learned temperature. B. D. Ziebart et al., *Maximum
 # Entropy Inverse Reinforcement Learning*, AAAI 2008, for where the objective comes from. S. Levine, *Reinforcement
-# Learning and Control as Probabilistic Inference*, arXiv:1805.00909, 2018, for a derivation of (3) that assumes
-# nothing. D. P. Kingma, M. Welling, *Auto-Encoding Variational Bayes*, arXiv:1312.6114, for the reparameterization
-# trick.
+# Learning and Control as Probabilistic Inference*, arXiv:1805.00909, 2018, for a derivation of (3) as inference in a
+# graphical model. D. P. Kingma, M. Welling, *Auto-Encoding Variational Bayes*, arXiv:1312.6114, for the
+# reparameterization trick.

@@ -14,8 +14,8 @@
 # # TD3: do not believe the best news
 #
 # This notebook reads `td3_torch.py` from its first line to its last. The cells with the file's sections are the file
-# itself. TD3 (twin delayed DDPG) is DDPG with three changes, forty lines in all; so this page is short where the two
-# files agree, and spends its time on the question that the changes answer.
+# itself. TD3 (twin delayed DDPG) is DDPG with three changes, some forty lines of code in all; so this page is short
+# where the two files agree, and spends its time on the question that the changes answer.
 #
 # **Goals.** At the end you can
 #
@@ -71,8 +71,9 @@ classroom.begin('td3', 'torch')
 # B = b + \gamma B \quad\Longrightarrow\quad B = \frac{b}{1 - \gamma} \tag{2}
 # $$
 #
-# With $\gamma = 0.99$ an error of one percent in each backup ends as an error of one hundred percent. And an inflated
-# `q` is not inflated evenly: it has hills where there should be none, and the policy stands on top of them.
+# With $\gamma = 0.99$ a backup that is too high by one percent of the true value ends in a `q` that is too high by one
+# hundred percent of it. And an inflated `q` is not inflated evenly: it has hills where there should be none, and the
+# policy stands on top of them.
 #
 # TD3 (Fujimoto, van Hoof and Meger 2018) makes three changes against it:
 #
@@ -217,7 +218,7 @@ classroom.agree('A bias of 0.05 after 200 backups and (2)', travelled[-1], bias 
 #
 # For independent errors the minimum is lower than the mean by $0.56\, \sigma$: a counterweight to (1). For equal
 # errors, $\rho = 1$, it does nothing at all. The twins of TD3 are somewhere in between, since they see the same data;
-# and an implementation that lets them begin alike has DDPG at twice the price.
+# and an implementation that lets them begin alike has one `q` at the price of two.
 #
 # The counterweight may be too heavy, and then `q` is too *low*. That is the lesser evil. Where a value is too high, the
 # policy goes, and the targets carry the error on; where it is too low, nobody goes, and the error stays where it is.
@@ -328,7 +329,7 @@ class ReplayBuffer:
 
 # %% [markdown] tags=["notes"]
 # - `def store(self, obs, act, rew, next_obs, terminated):`: no next action among the five: it would be that of an old
-#   policy, and (6) below wants today's.
+#   policy, and (6) below wants that of the target policy of today.
 # - `rows = self.data[rng.integers(self.size, size=batch_size)]`: both twins learn from these same rows. Batches of
 #   their own would make their errors less alike, for twice the work; the paper and this file do without.
 # - `rew=rew[:, 0]`: `(batch,)`, as the values are.
@@ -344,8 +345,8 @@ class ReplayBuffer:
 # $$
 #
 # with $\sigma$ = `target_noise` and $c$ = `noise_clip`. Over many draws of a transition, `q` so learns from the
-# *average* of the target over a neighbourhood of the action. For a target that is curved like a parabola with second
-# derivative $-2k$ at its top, and noise that meets no clip, that average is
+# *average* of the target over a neighbourhood of the action. For a target that is a parabola, with second derivative
+# $-2k$, and noise that meets no clip, that average is
 #
 # $$
 # \mathbb{E}_\varepsilon\big[ Q(a + \sigma\varepsilon) \big] = Q(a) - k\, \sigma^2 \qquad\text{for}\quad
@@ -355,7 +356,8 @@ class ReplayBuffer:
 # A broad hill, $k$ small, loses next to nothing. A spike, $k$ large, loses its tip. That is the point: similar actions
 # should have similar values, and a spike in `q` is more likely an error than a discovery.
 #
-# **The minimum.** The value at $\tilde a$ is the smaller of the two, and the rest is DDPG's backup:
+# **The minimum.** The value at $\tilde a$ is the smaller of the two, and the rest is DDPG's backup, with $d = 1$ for a
+# termination and $d = 0$ otherwise:
 #
 # $$
 # y = r + \gamma\, (1 - d)\, \min_{j = 1, 2} Q_{j,\text{targ}}(s', \tilde a) \tag{6}
@@ -491,22 +493,22 @@ classroom.agree('loss_pi and (7)', classroom.call(compute_loss_pi, some_q1), -so
 # ## Update
 #
 # An update makes one step of both `q` functions. The policy and the target networks move only when the number of
-# updates is a multiple of $d$ = `policy_delay`. After $n$ updates the policy has made $\lfloor n / d \rfloor$ steps,
-# and of what the targets were at the beginning there remains the share
+# updates is a multiple of $d$ = `policy_delay` (not the $d$ of (6)). How many steps has the policy made after $n$
+# updates, and how much is left in the targets of what they were at the beginning?
 #
 # $$
 # \text{steps of the policy} = \Big\lfloor \frac{n}{d} \Big\rfloor, \qquad
 # \text{share of the beginning} = \rho^{\lfloor n / d \rfloor} \tag{8}
 # $$
 #
-# where $\rho$ is `polyak`. So with the delay of 2 the targets are twice as slow as DDPG's at the same `polyak`, and
-# this is intended: a policy should be improved on values that have settled. The paper's argument: policy and
-# value spoil each other if the policy is poor because the value is wrong, and the value wrong because the policy is
-# poor; so reduce the error first, and then move the policy.
+# where $\rho$ is `polyak` (not the correlation of (3)). So with the delay of 2 the targets are twice as slow as DDPG's
+# at the same `polyak`, and this is intended: a policy should be improved on values that have settled. The paper's
+# argument: policy and value spoil each other if the policy is poor because the value is wrong, and the value wrong
+# because the policy is poor; so reduce the error first, and then move the policy.
 #
 # Whether the targets of `q` should wait, too, is a detail on which implementations differ; the authors' does, and so
-# does this file. Acme's did not, and its maintainers found it slightly better on their tasks (google-deepmind/acme,
-# issue 195). Small print of this kind is why two TD3s are rarely the same.
+# does this file. Acme's did not, and one of its developers found that slightly better on locomotion tasks
+# (google-deepmind/acme, issue 195). Small print of this kind is why two TD3s are rarely the same.
 
 # %% Update tags=["section"]
 class Agent:
@@ -589,7 +591,7 @@ class Agent:
 # %% [markdown] tags=["notes", "torch"]
 # - `self.q = nn.ModuleList([self.ac.q1, self.ac.q2])`: the twins as one module, for optimizer and averaging. Spinning
 #   Up chains the two parameter lists with `itertools.chain`; such an iterator is empty after its first use, and a loop
-#   over it that should freeze `q` freezes nothing (its pull requests 251 and 330).
+#   over it that should freeze `q` freezes nothing (openai/spinningup, pull requests 251 and 330).
 # - `next_q = torch.min(self.ac_targ.q1(next_obs, next_act), self.ac_targ.q2(next_obs, next_act))`: equation (6), for
 #   each transition. `torch.min` with *two* arguments compares them element by element; with one it would return the
 #   smallest number of the whole batch.
@@ -639,11 +641,11 @@ def test_agent(agent, test_env, logger, num_test_episodes, max_ep_len):
 # %% [markdown]
 # ## Training
 #
-# The body is DDPG's, byte for byte; the signature has three arguments more. Their defaults are the paper's: noise of
-# 0.2, clipped at 0.5, and a delay of 2. They are worth a moment's thought. In units of half the range of actions, 0.2
-# is large: two target actions of the same transition differ by a ninth of the whole range on average. For a task in
-# which the action must be exact, it may be too much; we will see that it is what keeps `q` flat. The clip at two and a
-# half standard deviations acts on one number in eighty: it is a guard against outliers, no more.
+# The body is DDPG's, but for the name of the function; the signature has three arguments more. Their defaults are the
+# paper's: noise of 0.2, clipped at 0.5, and a delay of 2. They are worth a moment's thought. For actions in $[-1, 1]$,
+# 0.2 is large: two target actions of the same transition differ by a ninth of the whole range on average. For a task in
+# which the action must be exact, it may be too much; experiment 2 shows what it is good for. The clip at two and a half
+# standard deviations acts on one number in eighty: it is a guard against outliers, no more.
 #
 # The loop knows nothing of all this. It asks the agent how many arrays of noise it wants and passes them on.
 
@@ -658,7 +660,7 @@ def td3(
     epochs=100,                         # epochs; each ends with test episodes
     replay_size=int(1e6),               # transitions kept for replay, of all processes together
     gamma=0.99,                         # discount of the future, per step
-    polyak=0.995,                       # target = polyak target + (1 - polyak) main, at each update
+    polyak=0.995,                       # target = polyak target + (1 - polyak) main
     pi_lr=1e-3,                         # learning rate of the policy
     q_lr=1e-3,                          # learning rate of q
     batch_size=100,                     # transitions in an update, shared out among the processes
@@ -739,6 +741,8 @@ def td3(
     return agent
 
 # %% [markdown] tags=["notes"]
+# - `polyak=0.995,`: by (8) the targets move only every second update, so that they follow half as fast as DDPG's do at
+#   the same value.
 # - `target_noise=0.2,`: $\sigma$ in (4). With 0 there is no smoothing.
 # - `noise_clip=0.5,`: $c$ in (4).
 # - `policy_delay=2,`: $d$ in (8). With 1 there is no delay.
@@ -759,8 +763,8 @@ if __name__ == '__main__':
     command_line(td3)
 
 # %% [markdown] tags=["notes"]
-# - `if __name__ == '__main__':`: true when the file is run, and false when it is imported, as the next cells import
-#   DDPG.
+# - `if __name__ == '__main__':`: true when the file is run, and false when it is imported, as we import DDPG below. It
+#   is true in a notebook, too, where the next line prints a hint instead of reading the command line.
 
 # %% [markdown]
 # To look into an agent: all parameters of its policy, or of its target networks, as one long array; and what its
@@ -932,8 +936,9 @@ classroom.claim(gaps['DDPG'][0] > gaps['DDPG'][1],
 # There is no skill in a lottery, and DDPG is sure that it has found some. Each of its steps is correct: `q` is fitted
 # to the backups, the policy climbs `q`, the targets follow. The error comes from the *combination*. What the sample of
 # rewards happened to favour becomes a slope; the policy follows it; its value, the best news in the neighbourhood,
-# becomes the target of all states; and (2) multiplies it by 20. It is still rising when the run ends. TD3 makes the
-# same errors and does not believe in them so readily. It does not believe in 0 either: the policy still climbs `q1`.
+# becomes the target of all states; and (2) multiplies it by up to 20. Look at the curve: has it come to rest when the
+# run ends? TD3 makes the same errors and does not believe in them so readily. It does not believe in 0 either: the
+# policy still climbs `q1`.
 #
 # ## Experiment 2: which of the three does it?
 #
@@ -941,7 +946,8 @@ classroom.claim(gaps['DDPG'][0] > gaps['DDPG'][1],
 # both, clipped double-Q learning alone is left.
 #
 # **Exercise 2 (ablate).** Put the four into the order of what they believe in the lottery at the end, the highest value
-# first: `'DDPG'`, `'twins alone'`, `'no smoothing'` (twins and delay), `'TD3'`. Then run the cell below.
+# first: `'DDPG'`, `'twins alone'`, `'no smoothing'` (twins and delay), `'TD3'`. Then run the cell below,
+# which for comparison draws a fifth, `'no delay'` (twins and smoothing).
 
 # %% tags=["exercise"]
 my_order = None                     # ['...', '...', '...', '...'], the highest value first
@@ -974,10 +980,11 @@ classroom.check('Exercise 2', my_order and ' > '.join(my_order), true_order, ful
 # blurs what is true, and a delayed policy is a later policy; the defaults are a compromise.
 
 # %% [markdown]
-# **Exercise 3 (implement).** How much alike are the twins? Compute the correlation of `Q1Vals` and `Q2Vals` over a
-# batch, that is, of two arrays `(batch,)`, from its definition: the mean of the product of the deviations, divided by
-# both standard deviations. Then use it in (3): by how much does the minimum lower the value, if `sigma` is the standard
-# deviation of an error?
+# **Exercise 3 (implement).** How much alike are the errors of the twins? In the lottery every value is an error, so it
+# is enough to correlate `Q1Vals` with `Q2Vals` over a batch. (Elsewhere you must subtract the truth first: two good
+# estimates agree because both are right, and (3) is about what is left.) Compute the correlation of two arrays
+# `(batch,)` from its definition: the mean of the product of the deviations, divided by both standard deviations. Then
+# use it in (3): by how much does the minimum lower the value, if `sigma` is the standard deviation of an error?
 
 # %% tags=["exercise"]
 def my_correction(q1, q2, sigma):
@@ -1015,10 +1022,10 @@ classroom.changes('ddpg', 'td3')
 #
 # ## Hunt the bug
 #
-# Four copies of `td3_torch.py`, with one line changed in each; every one of these mistakes has stood in a public
-# implementation. The copy is `culprit.module`, with all functions and classes of the file. Your answer is the line of
-# the *good* file, as this page shows it, that you believe to be different in the copy: quote it, or as much of it as
-# stands in no other line.
+# Four copies of `td3_torch.py`, with one line changed in each; each of these mistakes has stood, in this form or a
+# similar one, in a public implementation. The copy is `culprit.module`, with all functions and classes of the file.
+# Your answer is the line of the *good* file, as this page shows it, that you believe to be different in the copy: quote
+# it, or as much of it as stands in no other line.
 #
 # **Exercise 4 (hunt).** The copy plays the lottery. It has twins, it takes their minimum, it smooths and delays. All
 # lines of its update are as on this page. Yet it believes in more than TD3 does. (The table of `copy_runs[0]` has
@@ -1042,7 +1049,8 @@ classroom.hunt('Exercise 4', culprit, my_line)
 
 # %% [markdown]
 # **Exercise 5 (hunt).** In the waiting room every step pays 1, and nothing else happens; with $\gamma = 0.9$ every
-# action is worth 10. The copy's first twin finds that it is worth about 1. On Pendulum the copy is as good as TD3.
+# action is worth 10. The copy's first twin finds that it is worth about 1. On Pendulum, where no reward is positive,
+# nobody would notice.
 
 # %%
 from walkthroughs.bugs.ddpg import Waiting
@@ -1134,8 +1142,8 @@ classroom.hunt('Exercise 7', culprit, my_line)
 # - The minimum of two helps as far as their errors differ (3); smoothing and delay work on what they have in common.
 # - It is better to be too low than too high: the policy runs after the one, and away from the other.
 # - To test a learner, give it a world in which there is nothing to learn. What it then believes is its own doing.
-# - Three changes, forty lines, and each can be lost by changing one word without any error message. The tables show it,
-#   if you look at both twins.
+# - Three changes, some forty lines, and each can be lost by changing one word without any error message. A
+#   lost twin shows in the table, if you look at both columns; a lost smoothing or delay only in a test made for it.
 #
 # **Read on.** S. Fujimoto, H. van Hoof, D. Meger, *Addressing Function Approximation Error in Actor-Critic Methods*,
 # ICML 2018, arXiv:1802.09477; its section 4 measures the overestimation on real tasks. H. van Hasselt, *Double

@@ -102,7 +102,7 @@ classroom.begin('trpo', 'torch')
 # %% [markdown]
 # ### One epoch as a picture
 #
-# Green are networks, blue is data, orange are computations that end in a step. The upper half is new. The gradient `g`
+# Green are networks, blue is data, orange are computations that end in a step. The right half is new. The gradient `g`
 # says where the surrogate rises; the KL says how behaviour reacts to a change of the parameters, and its second
 # derivative `F` is never stored, only multiplied. Conjugate gradient makes a direction of the two, the line search a
 # step that keeps its promise. The value function learns as it did before.
@@ -176,11 +176,11 @@ Run it: mpirun -np 4 python trpo_torch.py --env CartPole-v1 --algo npg
 # %% [markdown]
 # ## Imports
 #
-# Two imports are new against PPO, and both tell something. `deepcopy` makes the old policy: PPO could do with one
-# number per step, the log-probability of the action taken, but an exact KL divergence needs the whole old distribution
-# in every state, so the old network has to be kept. And `mpi_avg` averages a plain vector over processes, because here
-# it is not an optimizer that makes the step on the policy but the few lines of linear algebra below. The optimizer that
-# is left is for the value function alone.
+# Two imports are new against PPO, and both tell something. `deepcopy` helps to make the old policy: PPO could do with
+# one number per step, the log-probability of the action taken, but an exact KL divergence needs the whole old
+# distribution in every state, so the old network has to be kept. And `mpi_avg` averages a plain vector over processes,
+# because here it is not an optimizer that makes the step on the policy but the few lines of linear algebra below. The
+# optimizer that is left is for the value function alone.
 
 # %% Imports tags=["section"]
 import time
@@ -267,10 +267,10 @@ classroom.claim(0 < gain < 0.02 * possible,
                 f'{gain:.3f}; along the same path {possible:.1f} could be had')
 
 # %% [markdown]
-# On the right, where $\tau$ is tiny, the bound does what it promises: the maximum of the lowest curve is an improvement
-# of the highest. On the left you see what that is worth. The bound leaves the picture at once, while the surrogate
-# stays close to the truth for a long way. This is the situation that TRPO responds to: right form, useless constant. A
-# radius of $\delta = 0.01$ is no theorem any more. It is a number that works.
+# On the right, where $\tau$ is tiny, the bound does what it promises: at the $\tau$ where it has its maximum, the
+# return is higher than at $\tau = 0$. On the left you see what that is worth. The bound leaves the picture at once,
+# while the surrogate stays close to the truth for a long way. This is the situation that TRPO responds to: right form,
+# useless constant. A radius of $\delta = 0.01$ is no theorem any more. It is a number that works.
 #
 # ## Networks
 #
@@ -553,8 +553,8 @@ classroom.agree('Rewards to go by the buffer and as sums', example_data['ret'],
 # \nabla L \big|_{\theta_\text{old}} = -\frac{1}{n} \sum_t \nabla \log \pi_\theta(a_t \mid s_t)\, \hat A_t \tag{8}
 # $$
 #
-# So TRPO starts from the same gradient as VPG. It draws another conclusion from it. For the first step it could as well
-# use VPG's loss; the ratio is needed afterwards, when the line search asks how large the surrogate is *at the new
+# So TRPO starts from the same gradient as VPG. It draws another conclusion from it. For the gradient alone it could as
+# well use VPG's loss; the ratio is needed afterwards, when the line search asks how large the surrogate is *at the new
 # policy*. There $\log \pi\, \hat A$ would be the wrong question.
 
 # %% Losses tags=["section"]
@@ -613,21 +613,24 @@ classroom.agree('The gradient of the surrogate and the policy gradient', by_rati
 # \nabla \log \pi(a \mid s)\, \nabla \log \pi(a \mid s)^\top \big] \tag{9}
 # $$
 #
-# The Hessian of the KL is the **Fisher information matrix**, the mean of the squares of the gradients that you know
-# from VPG. In directions to which the action probabilities are sensitive, the bowl is steep; in others it is flat.
+# The Hessian of the KL is the **Fisher information matrix**: the gradients that you know from VPG, each times itself
+# transposed, on average. In directions to which the action probabilities are sensitive, the bowl is steep; in others it
+# is flat.
 #
 # **2. In a bowl, the best direction is not the gradient.** Replace the loss by its linear part $g^\top d$ and the
 # constraint by $\frac{1}{2} d^\top H d \le \delta$. The minimum of a linear function on an ellipsoid is where the
-# ellipsoid touches a level plane, and a Lagrange multiplier finds it in two lines:
+# ellipsoid touches a level plane. There, with a Lagrange multiplier $\lambda$, $g + \lambda H d = 0$, so that
+# $d = -x / \lambda$ with $H x = g$; and $\lambda$ follows from $\frac{1}{2} d^\top H d = \delta$. Together:
 #
 # $$
 # d = -\sqrt{\frac{2 \delta}{x^\top H x}}\; x, \qquad H x = g, \qquad H = F + c I \tag{10}
 # $$
 #
 # The direction $F^{-1} g$ is the **natural gradient**: steep directions of the bowl are shortened, flat ones stretched.
-# It does not depend on how the policy is parametrised, and neither does the length. The small number $c$,
-# `damping_coeff`, is there because $F$ is singular in practice: there are always directions in which nothing changes on
-# the states of this epoch, and there the step would be infinitely long.
+# Without damping, what a small step of this kind does to the policy does not depend on how the policy is parametrised.
+# The small number $c$, `damping_coeff`, is there because $F$ is singular in practice: there are always directions in
+# which nothing changes on the states of this epoch. There the step would be zero divided by zero, and next to them
+# huge.
 #
 # **3. $F$ is never built.** What conjugate gradient needs is not the matrix but its products. And a product of a
 # Hessian with a vector is a gradient of a gradient:
@@ -785,11 +788,12 @@ class Agent:
 # - `step = r_dot_r / (p @ product)`: $\alpha$ of (12). The denominator is positive for a positive definite matrix, and
 #   damping makes `H` one.
 # - `params_old, loss_old, grad, fisher_product = self.expand(batch)`: a number, a vector and a function: the whole
-#   local model of the problem.
+#   local model of the problem, around the point `params_old`.
 # - `apply_hessian = lambda x: mpi_avg(fisher_product(x)) + self.args.damping_coeff * x`: $H x$, averaged over all
 #   processes, each of which has states of its own. The damping is added after the average, once.
 # - `step = np.sqrt(2 * self.args.delta / max(1e-30, x @ apply_hessian(x))) * x`: the length in (10), with *the same*
-#   `H` that was solved for. The true KL of the step is therefore below $\delta$ by the share of the damping.
+#   `H` that was solved for. As far as the model is right, the KL of the step is therefore below $\delta$, by the share
+#   of the damping.
 # - `self.set_params(params_old - self.args.backtrack_coeff**i * step)`: minus, for `grad` is that of a loss. Every
 #   attempt starts from `params_old`, not from the attempt before.
 # - `kl, change = mpi_avg([new['KL'], new['LossPi'] - loss_old])`: both averaged in one message, so that all processes
@@ -813,7 +817,7 @@ class Agent:
 # - `flat_grad(metrics['KL'].mean(), params, create_graph=True)`: `create_graph` makes the gradient a function that can
 #   be differentiated again. Without it, the next derivative raises an error.
 # - `lambda x: flat_grad(kl_grad @ torch.as_tensor(x, dtype=torch.float32), params))`: equation (11). The first gradient
-#   is computed once, and the graph is kept for all ten products.
+#   is computed once, and the graph is kept for all products: ten for the direction, one more for the length.
 # - `the policy that acts has its trust region in eval()`: dropout in the trust region would compare two different
 #   policies with each other.
 
@@ -830,8 +834,9 @@ class Agent:
 
 # %% [markdown]
 # Now piece by piece. First (9), with the linear policy in double precision: the Hessian of the mean KL by finite
-# differences of its gradient, against the mean over states and actions of the squared gradients of $\log \pi$, which
-# for this policy are $s \otimes (e_a - p)$.
+# differences of its gradient, against the right side of (9), a sum over all states and actions. The gradients of
+# $\log \pi$ are for this policy $s \otimes (e_a - p)$: the outer product of the inputs $s$ with the unit vector of the
+# action minus the probabilities.
 
 # %% tags=["check"]
 # Equation (9) in numbers: the Hessian of the KL is the Fisher matrix, and the KL is half its quadratic form.
@@ -942,12 +947,12 @@ classroom.check('Exercise 1', lambda: my_fisher_product(probs_a, vectors),
 # %% [markdown]
 # ## Training
 #
-# The body of the training function is, byte for byte, that of VPG and PPO: play an epoch, evaluate it, update, write a
+# The body of the training function is, but for names, that of VPG and PPO: play an epoch, evaluate it, update, write a
 # row of the table. What is particular to TRPO is in the signature. Compare its knobs with PPO's. Gone are the learning
-# rate of the policy, the number of its steps, the clip. The one that matters is `delta`, and it has a meaning that
-# carries over from one task to the next: how different may the policy's behaviour be after an update. The other four
-# belong to the machinery: how accurately the linear system is solved, how much damping it gets, and how long the line
-# search looks.
+# rate of the policy, the number of its steps, the clip, `target_kl`. The one that matters is `delta`, and it has a
+# meaning that carries over from one task to the next: how different may the policy's behaviour be after an update. The
+# other four belong to the machinery: how accurately the linear system is solved, how much damping it gets, and how long
+# the line search looks.
 
 # %% Training tags=["section"]
 @explain_arguments
@@ -1029,8 +1034,8 @@ def trpo(
 # - `delta=0.01,                         # radius of the trust region: the largest mean KL from the old policy`: two
 #   distributions with a KL of 0.01 are hard to tell apart: for normal ones it is a shift by 0.14 standard deviations.
 # - `damping_coeff=0.1,`: large against most eigenvalues of `F`, as you will see. In their directions the step is the
-#   plain gradient's.
-# - `cg_iters=10,`: ten products for each update, whatever the size of the network.
+#   plain gradient's, up to a factor.
+# - `cg_iters=10,`: ten products for each update, and one more for the length, whatever the size of the network.
 # - `backtrack_iters=10,`: the shortest step that is tried is $0.8^9 \approx 0.13$ of the full one.
 # - `algo='trpo',`: one switch makes the ancestor of the algorithm, for comparison.
 # - `ended = terminated or truncated or ep_len == max_ep_len`: about the episode; `terminated` is about the future.
@@ -1039,10 +1044,10 @@ def trpo(
 # %% [markdown]
 # ## Command line
 #
-# As in every file of this repository, the arguments of the training function become the flags of a program. The
-# experiment at the end of this page, for example, compares TRPO with its ancestor; in a terminal it would be one
-# command, `python trpo_torch.py --env CartPole-v1 --algo trpo npg --seed 0 1 2`, since several values for a flag make a
-# grid of runs. In a notebook you call the function, and that is what the next part does.
+# As in every file of this repository, the arguments of the training function become the flags of a program. To compare
+# TRPO with its ancestor, for example, as experiment 2 on this page does in a smaller way, takes one command in a
+# terminal, `python trpo_torch.py --env CartPole-v1 --algo trpo npg --seed 0 1 2`, since several values for a flag make
+# a grid of runs. In a notebook you call the function, and that is what the next part does.
 
 # %% Command line tags=["section"]
 if __name__ == '__main__':
@@ -1055,8 +1060,8 @@ if __name__ == '__main__':
 # %% [markdown]
 # ## Train
 #
-# Twelve epochs of two thousand steps on CartPole, three seeds, with the file's own `delta`. The networks are a little
-# smaller than the default, which saves time and changes nothing else.
+# Twelve epochs of two thousand steps on CartPole, three seeds, with the file's own `delta`. Networks, epochs and the
+# number of steps on the value function are half as large as by default, to save time.
 
 # %%
 small = dict(ac_kwargs=dict(hidden_sizes=(32, 32)), train_v_iters=40, steps_per_epoch=classroom.steps(2000, fast=200))
@@ -1079,16 +1084,16 @@ classroom.claim(kls.max() <= 0.0101, f'the KL of an update is never above {kls.m
 
 # %% [markdown]
 # Compare the middle picture with the one in the PPO notebook. There the KL came out as it did, and a brake ended the
-# update when it had gone too far. Here each update uses most of what it is allowed, and none uses more. And the line
-# search has hardly anything to do: with this radius and this damping the quadratic model is as good as the truth. Keep
-# that in mind, for further down we will take the safety away and see what it was good for.
+# update when it had gone too far. Here each update uses a good part of what it is allowed, and none uses more. And the
+# line search has hardly anything to do: with this radius and this damping the quadratic model is as good as the truth.
+# Keep that in mind, for further down we will take the safety away and see what it was good for.
 #
 # ## The step, taken apart
 
 # %% [markdown]
-# Now the real thing: an agent with a small network on CartPole. `collect` plays with it as the training loop does. Its
-# method `expand` gives the products (11), and 130 products with unit vectors make the matrix that is never built in
-# earnest.
+# Now the real thing: an agent with a small network on CartPole. `collect` plays with it as the training loop does. The
+# agent's method `expand` gives the products (11), and 130 products with unit vectors make the matrix that is never
+# built in earnest.
 
 # %% tags=["torch"]
 def make_batch(agent, data):
@@ -1182,7 +1187,7 @@ classroom.claim(large <= 10 and enough <= 10,
 # %% [markdown]
 # Behaviour hangs on a handful of directions in the parameter space, and in all the others next to nothing happens.
 # Conjugate gradient needs about one step for each *cluster* of eigenvalues; damping moves all the tiny ones together
-# into a single cluster at $c$. That is why ten products are enough for 130 parameters, or for a million.
+# into a single cluster at $c$. That is why ten products are enough for 130 parameters, and mostly for a million.
 #
 # **Exercise 2 (implement).** You have seen all the pieces. Write the full step (10), for a Fisher matrix that is small
 # enough to be there as an array: return the change of the parameters that TRPO tries first. The check compares it with
@@ -1208,7 +1213,7 @@ classroom.check('Exercise 2', lambda: my_step(pupil_grad, F, 0.1, 0.01), params_
 # %% [markdown]
 # ### What the model promises, and what comes
 #
-# The last idea was not to trust the model. Let us follow the direction of the step past its end: for each length the
+# The last idea was not to trust the model. Let us walk along the step, up to its full length: for each length the
 # quadratic form promises a KL, the gradient promises a change of the loss, and both can be measured. First with the
 # default damping, then with a hundredth of it and a radius of 0.05.
 
@@ -1267,7 +1272,7 @@ classroom.claim(broken_promise > 1.5, f'with little damping the full step has {b
 # the first and mostly leaves the second. Everything is computed exactly, without samples, and all three climbers
 # begin with a step of the same KL:
 #
-# - the plain gradient with a constant learning rate, as it has been used since the beginning;
+# - the plain gradient with a constant learning rate, the oldest method of all;
 # - the plain gradient *direction*, but with every step as long as the trust region allows;
 # - the natural gradient, by (10).
 
@@ -1365,8 +1370,7 @@ classroom.check('Exercise 3b', return_without, full=True, hint='one bad step is 
 # epoch's data, and a policy that has become bad collects data about bad states. Look at single seeds (the thin lines):
 # some runs of NPG fall back to where they began. With the default damping of 0.1 NPG does well on this task: damping,
 # radius and line search are three safeties, and you need not have all of them. Note also the third picture: with so
-# little damping the line search shortens most steps, and a search that shortens every step says that its direction is
-# bad.
+# little damping the line search shortens most steps, and a search that shortens every step says that its model is bad.
 
 # %% [markdown]
 # ## What changed from PPO, and why
@@ -1388,18 +1392,19 @@ classroom.changes('ppo', 'trpo')
 # | Update | `step_pi` is a line search | one large step that is verified, instead of many small ones |
 # | Training | `delta` and four others for `pi_lr`, `clip_ratio`, ... | a limit in units of behaviour |
 #
-# **Which one to use?** PPO is simpler and works with any network, layers shared by policy and value function included.
-# TRPO has one knob that means something, and a guarantee for every step. Engstrom et al. (2020) found that much of
-# PPO's advantage in published comparisons came from details of the code and not from the clip.
+# **Which one to use?** PPO is simpler, and its plain gradients get along with dropout and with layers that policy and
+# value function share. In TRPO the steps on the value function would move shared layers after the line search has
+# looked. TRPO has one knob that means something, and every step is checked against it. Engstrom et al. (2020) found
+# that much of PPO's advantage in published comparisons came from details of the code and not from the clip.
 
 # %% [markdown]
 # ## Hunt the bug
 #
-# Four copies of `trpo_torch.py` follow. In each, one line has been changed; all four changes have stood in published
-# implementations, and none of them raises an error. You see a symptom and the copy, as `culprit.module`, with all the
-# functions and classes of the file: `culprit.module.Gaussian`, `culprit.module.conjugate_gradient`,
-# `culprit.module.Agent`. Your answer is the line of the *good* file, as this page shows it, that you believe to be
-# wrong in the copy: quote it, or as much of it as stands in no other line.
+# Four copies of `trpo_torch.py` follow. In each, one line has been changed; all four mistakes, in this form or a close
+# one, have stood in published implementations, and none of them raises an error. You see a symptom and the copy, as
+# `culprit.module`, with all the functions and classes of the file: `culprit.module.Gaussian`,
+# `culprit.module.conjugate_gradient`, `culprit.module.Agent`. Your answer is the line of the *good* file, as this page
+# shows it, that you believe to be wrong in the copy: quote it, or as much of it as stands in no other line.
 #
 # **Exercise 4 (hunt).** The copy learns for one epoch and then stands still. Its KL looks healthier than ours: every
 # update comes close to `delta`, and not one exceeds it. But look at what the line search has to do.
@@ -1526,12 +1531,12 @@ classroom.hunt('Exercise 7', culprit, my_line)
 #
 # - Parameters are a description; behaviour is what counts. KL measures it, and near the old policy it is a bowl whose
 #   curvature is the Fisher matrix.
-# - The best step in a bowl is $F^{-1} g$, as long as the rim allows. There is no learning rate left.
+# - The best direction in a bowl is $-F^{-1} g$, and the rim says how far. There is no learning rate left.
 # - A Hessian need not exist to be used: two derivatives and an inner product multiply by it, and a few such products
 #   solve a system.
 # - Models promise. The line search looks. A step that has been looked at cannot leave the trust region.
-# - Three one-line checks for any such code: the KL of a policy from itself is 0; no KL is negative; numbers between 0
-#   and the maximum occur in the line search's column.
+# - Three one-line checks for any such code: the KL of a policy from itself is 0; no KL is negative; where the line
+#   search has work to do, numbers between 0 and the maximum occur in its column.
 #
 # **Read on.** J. Schulman, S. Levine, P. Moritz, M. Jordan, P. Abbeel, *Trust Region Policy Optimization*, ICML 2015,
 # arXiv:1502.05477. S. Kakade, *A Natural Policy Gradient*, NIPS 2001. S. Kakade and J. Langford, *Approximately Optimal

@@ -177,8 +177,8 @@ Run it:
 # Nothing that you have to understand in order to understand VPG is imported: no network, no buffer, no loss, no loop.
 # What comes from `common/` is plumbing. `make_env` checks that the environment is one that the algorithm can handle,
 # turns observations into arrays of float32, and clips continuous actions on their way into the environment.
-# `EpochLogger` writes the table of results. The `mpi` functions average numbers over processes; with a single process,
-# as in this notebook, they return what they are given.
+# `EpochLogger` writes the table of results. The `mpi` functions average over processes; with a single process, as in
+# this notebook, there are no others to average with.
 
 # %% Imports tags=["section"]
 import time
@@ -217,10 +217,11 @@ from common.run_utils import command_line, explain_arguments
 # ### A world small enough to be exact
 #
 # Now that numpy is there, let us not believe (1) to (4) but check them. A corridor has seven cells. The agent starts in
-# the middle and goes left or right; every step costs 0.1; whoever leaves at the right end receives 1, and at the left
-# end nothing. The policy is a table of logits, two for each inner cell. In so small a world everything can be computed
-# without sampling: with the matrix $P$ of transitions under the policy, the values solve $V = r + \gamma P V$, a linear
-# system, and the expected discounted visits of the cells are a row of $(1 - \gamma P)^{-1}$.
+# the middle and goes left or right; every step costs 0.1; whoever reaches the right end receives 1, and at the left end
+# nothing; at both the episode is over. The policy is a table of logits, two for each inner cell. In so small a world
+# everything can be computed without sampling: with the matrix $P$ of transitions under the policy, the values solve
+# $V = r + \gamma P V$, a linear system, and the expected discounted visits of the cells are a row of
+# $(1 - \gamma P)^{-1}$.
 
 # %%
 import gymnasium as gym
@@ -356,7 +357,8 @@ classroom.claim(scatter['whole return'] > scatter['rewards to go'] > scatter['re
 # %% [markdown]
 # The price of noise is counted in episodes: the error of a mean falls with the square root of their number, so a
 # standard deviation that is twice as large costs four times the experience. And this is a world with five states whose
-# episodes last ten steps. In a world with a thousand steps the whole return carries the noise of all of them.
+# episodes last about nine steps on average. In a world with a thousand steps the whole return carries the noise of all
+# of them.
 
 # %% [markdown]
 # ## Networks
@@ -373,9 +375,9 @@ classroom.claim(scatter['whole return'] > scatter['rewards to go'] > scatter['re
 # \arg\max_i\, (\ell_i + g_i) \;\sim\; \operatorname{softmax}(\ell) \tag{5}
 # $$
 #
-# The usual way is to compare the cumulated probabilities with a uniform random number. This one has an advantage of
-# design: sampling becomes a plain function of logits and noise. All noise of an epoch is drawn beforehand, in one
-# array, and with noise 0 the same function gives the most probable action, which is how a trained policy is tested.
+# The usual way is to compare the cumulated probabilities with a uniform random number. This one has a merit of design:
+# sampling becomes a plain function of logits and noise. All noise of an epoch is drawn beforehand, in one array, and
+# with noise 0 the same function gives the most probable action, which is how a trained policy is tested.
 #
 # **Continuous actions.** The network gives the means $\mu(s)$ of independent normal distributions, and the logarithms
 # of their standard deviations $\sigma$ are parameters of their own, the same in all states. A sample is $\mu + \sigma
@@ -404,7 +406,7 @@ classroom.claim(scatter['whole return'] > scatter['rewards to go'] > scatter['re
 # not disturb the values, and the other way round.
 #
 # Watch the shapes in the comments. Wherever there is one number for each step, the shape is `(batch,)`. An array of
-# shape `(batch, 1)` looks alike when printed, and multiplied with one of shape `(batch,)` it gives a whole matrix.
+# shape `(batch, 1)` holds the same numbers, but multiplied with one of shape `(batch,)` it gives a whole matrix.
 
 # %% Networks tags=["section"]
 def linear(n_in, n_out, rng):
@@ -593,18 +595,19 @@ classroom.agree('(7), the gradient by the means and its formula', by_means[0], (
 # the reward that came, plus what $V$ says about the place where we are now, minus what it said before. If $V$ were
 # exact, the expectation of $\delta_t$ would be the advantage. It has little noise, that of a single step; but if $V$
 # is wrong, so is $\delta_t$, however many samples we take. At the other extreme we wait to the end and sum all rewards:
-# no bias, much noise. **Generalized advantage estimation** (GAE) is the dial between the two. It adds up the residuals
-# of all later steps of the trajectory, discounting each by $\gamma\lambda$ once more:
+# no bias, much noise. **Generalized advantage estimation** (GAE) is the dial between the two. In a trajectory of $T$
+# steps it adds up the residuals from step $t$ on, discounting each by $\gamma\lambda$ once more than the one before it:
 #
 # $$
 # \hat A_t = \sum_{l=0}^{T-t-1} (\gamma\lambda)^l\, \delta_{t+l} \tag{9}
 # $$
 #
 # With $\lambda = 0$ only $\delta_t$ remains. With $\lambda = 1$ the values in between cancel in pairs, and what is left
-# is the discounted sum of rewards minus $V(s_t)$: the estimate of experiment 1, with the network in the place of
-# $V^\pi$. A double loop over (9) would take time quadratic in the length of the trajectory. But the sum at $t$ contains
-# the sum at $t + 1$, so one pass from the end to the beginning does it. A second recursion of the same kind gives the
-# **rewards to go**, which are the targets from which $V$ learns:
+# is the discounted sum of rewards minus $V(s_t)$ (plus the value behind the end, where the trajectory was cut; see
+# below): the estimate of experiment 1, with the network in the place of $V^\pi$. A double loop over (9) would take time
+# quadratic in the length of the trajectory. But the sum at $t$ contains the sum at $t + 1$, so one pass from the end to
+# the beginning does it. A second recursion of the same kind gives the **rewards to go**, which are the targets from
+# which $V$ learns:
 #
 # $$
 # \hat A_t = \delta_t + \gamma\lambda\, \hat A_{t+1}, \qquad \hat R_t = r_t + \gamma \hat R_{t+1} \tag{10}
@@ -627,9 +630,10 @@ classroom.agree('(7), the gradient by the means and its formula', by_means[0], (
 # \hat A_t \leftarrow \frac{\hat A_t - \operatorname{mean}(\hat A)}{\operatorname{std}(\hat A) + 10^{-8}} \tag{11}
 # $$
 #
-# To subtract the mean is to use one more baseline, and (3) allows it. It is a strong one: it alone protects us from
-# the case in which all returns are about 100, even while the value function has not learned anything yet. The division
-# makes the gradient's size independent of the scale of the rewards.
+# To subtract the mean is to use one more baseline, and (3) allows it (almost: an advantage has a share in its own mean,
+# but one of thousands). It is a strong one: it alone protects us from the case in which all returns are about 100, even
+# while the value function has not learned anything yet. The division makes the gradient's size independent of the scale
+# of the rewards.
 
 # %% Buffer tags=["section"]
 class VPGBuffer:
@@ -682,8 +686,8 @@ class VPGBuffer:
 #   float32.
 # - `self.obs[self.ptr], self.act[self.ptr], self.rew[self.ptr] = obs, act, rew`: one row is one step: what was seen,
 #   what was done, and what *that* earned. The reward is that of the action in the same row.
-# - `self.paths.append((self.ptr, last_obs, terminated))`: `terminated` and nothing else. If the environment says
-#   *truncated*, this is False, and so it is at the end of an epoch.
+# - `self.paths.append((self.ptr, last_obs, terminated))`: `terminated` and nothing else. If a time limit has
+#   *truncated* the episode, this is False, and so it is if only the end of the epoch cuts it.
 # - `v and log_prob must give (batch,), not (batch, 1)`: the trap from the networks, stopped at the door.
 # - `adv, ret, rew, val = np.zeros(self.size), np.zeros(self.size), self.rew.tolist(), val.tolist()`: in a Python loop,
 #   numbers from a list are several times faster than numbers from an array.
@@ -796,14 +800,14 @@ classroom.claim(bias[0] > 3 * bias[-1],
                 f'with V = 0 the bias is {bias[0]:.2f} at lambda = 0, {bias[5]:.2f} at 0.5 and {bias[-1]:.2f} at 1')
 
 # %% [markdown]
-# The left picture is why nobody uses $\lambda = 0$ with a value function that is still learning, and the right one why
-# nobody uses $\lambda = 1$ with a good one. The file's default is 0.97, close to 1: noise averages out over thousands
-# of steps, bias does not.
+# The left picture says what is wrong with $\lambda = 0$ while the value function is still learning, and the right one
+# what is wasted by $\lambda = 1$ once it is good. The file's default is 0.97, close to 1: noise averages out over
+# thousands of steps, bias does not.
 #
 # ## Losses
 #
-# Three short functions of tensors, without networks and without data of their own. The first is the surrogate whose
-# gradient is (4), with the sample mean for the expectation and GAE for the advantage,
+# Three short functions of tensors, without networks and without data of their own. The first is a surrogate whose
+# gradient is minus (4), with the mean over steps for the expectation and GAE for the advantage,
 #
 # $$
 # L_\pi(\theta) = -\frac{1}{n} \sum_{t=1}^{n} \log \pi_\theta(a_t \mid s_t)\, \hat A_t, \qquad
@@ -1039,7 +1043,8 @@ class Agent:
 #   and `[0]` unpacks it.
 # - `self.pi_optimizer.zero_grad()`: `backward` adds to the gradients that are there. Without this line every step would
 #   be made with the sum of all gradients so far.
-# - `mpi_avg_grads(self.ac.pi)`: between gradient and step: all processes make the same step, the mean of theirs.
+# - `mpi_avg_grads(self.ac.pi)`: between gradient and step, so that all make the same step, with the mean of their
+#   gradients.
 
 # %% [markdown] tags=["notes", "tf1"]
 # - `self.sess = setup_tf_for_mpi(rng.integers(2**31))`: a new graph and a new session for every agent, so that a
@@ -1058,7 +1063,8 @@ class Agent:
 #
 # The signature is the list of all knobs, each with its meaning; the command line is made from it. The body makes
 # environment, agent, buffer and logger, and then repeats: play an epoch, evaluate it, update, write one row of the
-# table. It is the same text in VPG, PPO and TRPO. All that makes an algorithm out of it is in the agent.
+# table. But for names, the body is the same in VPG, PPO and TRPO. All that makes an algorithm out of it is in the
+# agent.
 #
 # Read the inner loop with one question in mind: which of the three ways to end does each line stand for? `ended` is
 # about the *episode*: it decides about resetting the environment and about logging a return. `terminated` is about the
@@ -1141,8 +1147,8 @@ def vpg(
     return agent
 
 # %% [markdown] tags=["notes"]
-# - `seed += 10000 * proc_id()`: every process plays differently. Initial weights are then made equal, so this is about
-#   noise alone.
+# - `seed += 10000 * proc_id()`: every process plays differently. The initial weights are made equal afterwards, so this
+#   is about the noise of the actions and the chance in the environments.
 # - `pi_lr=3e-4,`: made for the harder problems. On CartPole one step for each epoch wants 0.01.
 # - `lam=0.97,`: experiment 2.
 # - `local_steps = steps_per_epoch // num_procs()`: the epoch is shared out: with four processes each plays a quarter.
@@ -1167,16 +1173,16 @@ def vpg(
 # ## Command line
 #
 # The last section turns the training function into a program: every argument of the signature becomes a flag, its
-# comment the help text. In a notebook there is no command line; here you call the function. Outside, in a terminal, it
-# is `python vpg_torch.py --env CartPole-v1 --pi_lr 0.01`, and several values for a flag make a grid of runs. The last
-# lines of the file are therefore the same in all six algorithms.
+# comment the help text. In a notebook there is no command line; here you call the function, and the cell only prints
+# how. Outside, in a terminal, it is `python vpg_torch.py --env CartPole-v1 --pi_lr 0.01`, and several values for a flag
+# make a grid of runs. But for the name, these lines are the same in all six algorithms.
 
 # %% Command line tags=["section"]
 if __name__ == '__main__':
     command_line(vpg)
 
 # %% [markdown] tags=["notes"]
-# - `if __name__ == '__main__':`: true when the file is run, and false when another one imports it.
+# - `if __name__ == '__main__':`: true when the file is run, and in a notebook; false when another file imports it.
 
 # %% [markdown]
 # ## Train
@@ -1203,16 +1209,18 @@ classroom.claim(max(map(abs, loss_range)) < 0.3,
 
 # %% [markdown]
 # The return rises, in jumps and with setbacks: a single step on noisy data may well go wrong, and the next epoch is
-# played by whatever came of it. `AverageVVals` follows from below, since the value function can only learn what the
-# policy has already achieved. `Entropy` falls slowly: the policy makes up its mind. And `LossPi`, the only number that
-# is called a loss of the policy, wanders about zero and tells you nothing.
+# played by whatever came of it. `AverageVVals` follows from below: the value function can only learn what the policy
+# has already achieved, and values are discounted, so that with $\gamma = 0.99$ no true one exceeds 100. `Entropy` falls
+# slowly: the policy makes up its mind. And `LossPi`, the only number that is called a loss of the policy, wanders about
+# zero and tells you nothing.
 
 # %% [markdown]
 # ## Experiment 3: more than one step
 #
 # Why throw the data away? Take an agent that has learned a little and let it play one epoch. Then take not one step
 # with these data but eight, on the policy alone. After some of them we let the policy play *fresh* episodes and see
-# what it is really worth. Three agents, from three seeds, so that luck does not decide.
+# what it is really worth. Three agents, from three seeds, so that luck does not decide. (The left curve is simply begun
+# at 0: where `LossPi` stands before the first step means nothing, as we saw.)
 
 # %%
 def collect(agent, env, steps, play_seed):
@@ -1261,10 +1269,10 @@ classroom.claim(returns_of[-1] < 0.7 * returns_of.max() and (np.diff(losses) < 0
                 f'after the last', full=True)
 
 # %% [markdown]
-# The first step helps; the second may; and soon the policy falls apart, while the loss promises improvement at every
-# step. It could do so for ever: $-\log \pi \cdot \hat A$ has no lower bound, since the probability of an action with a
-# negative advantage may go to zero and its logarithm to $-\infty$. No loss curve warns you. This is the problem to
-# which PPO and TRPO are two answers; keep this picture in mind.
+# A step or two may help; but soon the policy falls apart, while the loss promises improvement at every step. It could
+# do so for ever: $-\log \pi \cdot \hat A$ has no lower bound, since the probability of an action with a negative
+# advantage may go to zero and its logarithm to $-\infty$. No loss curve warns you. This is the problem to which PPO and
+# TRPO are two answers; keep this picture in mind.
 #
 # ## What changed from forty lines, and why
 #
@@ -1327,7 +1335,7 @@ classroom.check('Exercise 3', return_with_zero, 'same' if 0.8 <= change <= 1.2 e
 #
 # **Exercise 4 (hunt).** On CartPole this copy is as good as the file; its numbers are even the same to the last digit.
 # In the corridor, this time without the cost for each step, its returns wander about instead of rising, and its value
-# function believes that there is next to nothing to be had. What is the difference between the two environments?
+# function believes that there is far less to be had than there is. What is the difference between the two environments?
 
 # %%
 culprit = classroom.bug('A')
