@@ -306,7 +306,7 @@ def as_text(value):
 
 EPILOG = """\
 A flag that is true or false needs no value. Several values for a flag make a grid of runs, whose folders are named
-after what varies; '--flag[short]' says how to call it there. The README explains the columns of the results.
+after what varies; '--flag[short]' says how to call it there. docs/reference.md explains the columns of the results.
 
 examples:
   python {script} --env {env} --hid 32,32 --act relu --gamma 0.95 --exp_name mine
