@@ -405,10 +405,10 @@ def wrapped(text, width):
 
 STYLE = """\
 :root { color-scheme: light dark; --page: #fff; --text: #1b1f24; --faint: #5b6470; --bar: #edf0f4; --line: #d3d9e0;
-  --del: #ffebe9; --del-word: #f9b4ae; --ins: #e6f6ea; --ins-word: #a3dfb2; --gap: #f3f5f7; --accent: #a3161a;
-  --keyword: #0b5a1e; --string: #8f2410; --comment: #5a6472; --number: #6a3fa0; --name: #0a3fa8; }
+  --del: #ffebe9; --del-word: #fac4bf; --ins: #e6f6ea; --ins-word: #a3dfb2; --gap: #f3f5f7; --accent: #a3161a;
+  --keyword: #0b5a1e; --string: #8f2410; --comment: #4a5460; --number: #6a3fa0; --name: #0a3fa8; }
 @media (prefers-color-scheme: dark) { :root { --page: #14171b; --text: #dfe4ea; --faint: #a3acb8; --bar: #20252c;
-  --line: #353c45; --del: #3b1d1f; --del-word: #7c2c30; --ins: #15301f; --ins-word: #1f6136; --gap: #1a1e23;
+  --line: #353c45; --del: #3b1d1f; --del-word: #6b262a; --ins: #15301f; --ins-word: #17482a; --gap: #1a1e23;
   --accent: #ff9a94; --keyword: #86d69a; --string: #f2ad9c; --comment: #a3acb8; --number: #cbb2f5; --name: #9fc0ff; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--text); font: 15px/1.5 system-ui, sans-serif; }
