@@ -86,10 +86,12 @@ def make_env(env_fn, off_policy=False):
     env = env_fn()
     description, obs_space, act_space = describe(env), env.observation_space, env.action_space
     if not isinstance(obs_space, Box) or obs_space.shape == ():
-        if not obs_space.is_np_flattenable:
+        try:
+            env = FlattenObservation(env)
+            assert isinstance(env.observation_space, Box)
+        except (NotImplementedError, AssertionError):       # it has a part that is no array, a text say
             raise UserError(f'observations of type {type(obs_space).__name__} are not supported: put a wrapper around '
-                            'the environment that makes arrays of them (--wrapper module:Name)')
-        env = FlattenObservation(env)
+                            'the environment that makes arrays of them (--wrapper module:Name)') from None
     if isinstance(act_space, (MultiDiscrete, MultiBinary)) and not off_policy:
         sizes = np.broadcast_to(getattr(act_space, 'nvec', 2), act_space.shape)
         if sizes.prod(dtype=float) > MAX_COMBINATIONS:
@@ -161,7 +163,11 @@ class TrainingEnv(gym.Wrapper):
         self.actions.append(action)
         action = int(action) + self.first_action if self.discrete else action.reshape(self.act_shape)
         obs, rew, terminated, truncated, info = self.env.step(action)
-        self.obs, rew = np.array(obs, dtype=np.float32), float(rew)
+        try:
+            self.obs, rew = np.array(obs, dtype=np.float32), float(rew)
+        except TypeError:
+            raise UserError(f'the environment gave the reward {rew}, and not a number: put a wrapper around it that '
+                            'makes one of it (--wrapper module:Name)') from None
         self.ep_ret += rew
         return self.obs, rew, terminated, truncated, info
 

@@ -43,6 +43,28 @@ def test_too_many_combinations_are_refused():
         make_env(functools.partial(SmallEnv, Box(-1, 1, (2,)), MultiBinary(20)))
 
 
+class Mission(gym.Space):
+    """A space that gymnasium cannot flatten, as minigrid's texts."""
+    def __init__(self):
+        super().__init__(shape=(), dtype=str)
+
+    @property
+    def is_np_flattenable(self):
+        return True
+
+
+def test_observations_with_a_part_that_is_no_array_are_refused():
+    with pytest.raises(UserError, match='observations of type Dict are not supported: put a wrapper around'):
+        make_env(functools.partial(SmallEnv, Dict(image=Box(-1, 1, (2,)), mission=Mission()), Discrete(2)))
+
+
+def test_rewards_of_several_parts_are_refused():
+    env = make_env(functools.partial(SmallEnv, reward=lambda *_: np.ones(2)))
+    env.reset(seed=0)
+    with pytest.raises(UserError, match='gave the reward .*, and not a number: put a wrapper around it'):
+        env.step(np.int64(1))
+
+
 class OwnGenerator(SmallEnv):
     """Draws from a generator that is not numpy's, as dm_control's environments do, and so cannot be replayed."""
     @property
