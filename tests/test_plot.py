@@ -275,7 +275,54 @@ def test_bands():
     deviation = np.sqrt(((1 - 4) ** 2 + (3 - 4) ** 2 + (8 - 4) ** 2) / 3)
     np.testing.assert_allclose([centre, low, high], [[3, 2], [3 - deviation, 2], [3 + deviation, 2]])
     _, _, low, high, _ = plot.aggregate(curves, 'mean', 'ci')
+    half = 4.303 * np.sqrt(26 / (3 * 2))                                         # t(2 degrees) s / sqrt(3)
+    np.testing.assert_allclose([low, high], [[4 - half, 2], [4 + half, 2]])
+    _, _, low, high, _ = plot.aggregate(curves, 'median', 'ci')                  # no t for it: bootstrap
     np.testing.assert_allclose([low, high], [[1, 2], [8, 2]])
+
+
+SAMPLES = dict(normal=lambda rng, size: rng.normal(size=size),
+               some_fail=lambda rng, size: rng.normal(size=size) - 5 * (rng.random(size) < .2))
+
+
+def coverage(interval, estimator, sample, number, repeats=1000):
+    """How often an interval from `number` values holds the estimate that infinitely many would have."""
+    rng, estimate = np.random.default_rng(7), plot.ESTIMATORS[estimator]
+    trimmed = estimator == 'iqm' and number >= 4                                 # of fewer it is the mean
+    truth = plot.ESTIMATORS['iqm' if trimmed else 'mean'](sample(rng, 400_000))
+    low, high = interval(sample(rng, (number, repeats)), estimate)               # every column a trial of its own
+    return np.mean((low <= truth) & (truth <= high))
+
+
+@pytest.mark.parametrize('estimator, number, least', [('mean', 3, .93), ('mean', 5, .93), ('mean', 10, .93),
+                                                      ('mean', 35, .92), ('iqm', 3, .93), ('iqm', 5, .92),
+                                                      ('iqm', 7, .91), ('iqm', 8, .91), ('iqm', 10, .91)])
+def test_intervals_cover_what_they_claim(estimator, number, least):
+    """Of normal values. A band of the bootstrap from few of them does not, which is why there are two kinds."""
+    covered = coverage(plot.confidence_interval, estimator, SAMPLES['normal'], number)
+    assert least <= covered <= .98, covered
+    if estimator == 'mean' and number <= 5:
+        assert coverage(plot.bootstrap_interval, estimator, SAMPLES['normal'], number) < .87
+
+
+@pytest.mark.parametrize('number', [5, 7, 8, 10])
+def test_intervals_of_the_interquartile_mean_cover_where_some_seeds_fail(number):
+    assert .91 <= coverage(plot.confidence_interval, 'iqm', SAMPLES['some_fail'], number) <= .98
+
+
+def test_student_t_and_what_the_interval_is_called():
+    values = np.array([[1.], [2.], [4.], [5.], [100.]])                          # 2 2 4 5 5 once the ends are moved in
+    half = 4.303 * np.sqrt((1.6**2 * 2 + .4**2 + 1.4**2 * 2) / (3 * 2))
+    np.testing.assert_allclose(plot.t_interval(values, plot.interquartile_mean)[:, 0], [11 / 3 - half, 11 / 3 + half])
+    assert list(plot.T_975) == sorted(plot.T_975, reverse=True) and len(plot.T_975) == 30 - 2
+    z = 1.959964                                                                 # Cornish and Fisher's expansion
+    for df, t in list(enumerate(plot.T_975, start=1))[5:]:
+        series = (z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
+                  + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3))
+        assert t == pytest.approx(series, abs=2e-3)
+    assert plot.interval_name('mean', {3, 5}) == "95 % interval (Student's t)"
+    assert plot.interval_name('iqm', {5, 10}) == "95 % interval (Student's t below 8 seeds, else bootstrap)"
+    assert plot.interval_name('iqm', {10}) == plot.interval_name('median', {3}) == '95 % bootstrap interval'
 
 
 # %% Pictures
@@ -292,7 +339,7 @@ def test_panels_labels_and_looks(data):
     assert len({color for _, color, _, _ in looks[0]}) == len({dashes for *_, dashes, _ in looks[0]}) == 2
     legend, = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ['ppo_torch', 'sac_tf1']
-    assert legend.get_title().get_text() == 'mean and 95 % bootstrap interval over 2 seeds'
+    assert legend.get_title().get_text() == "mean and 95 % interval (Student's t) over 2 seeds"
 
 
 def test_twins_share_a_colour_and_every_curve_looks_different():
@@ -362,9 +409,9 @@ def test_labels_count_seeds_as_they_are(data):
     assert list(plot.curve_labels(plot.get_datasets('data/ppo_torch_hopper')[:1]).values()) == ['ppo_torch (1 seed)']
     (data / 'ppo_torch_hopper' / 'ppo_torch_hopper_s1' / 'progress.txt').write_text('')
     figure = plot.make_plots(['data/ppo'])                                       # nothing logged: not counted
-    assert legend_texts(figure) == ['mean and 95 % bootstrap interval over 1-2 seeds', 'ppo_torch']
+    assert legend_texts(figure) == ["mean and 95 % interval (Student's t) over 1-2 seeds", 'ppo_torch']
     figure = plot.make_plots(['data/ppo_torch_hopper', 'data/sac_tf1_hopper'])
-    assert legend_texts(figure) == ['mean and 95 % bootstrap interval over seeds', 'ppo_torch (1 seed)',
+    assert legend_texts(figure) == ["mean and 95 % interval (Student's t) over seeds", 'ppo_torch (1 seed)',
                                     'sac_tf1 (2 seeds)']
     figure = plot.make_plots(['data'], select=['_s0'])                           # no interval of one seed
     assert legend_texts(figure) == ['1 seed each', 'ppo_torch', 'sac_tf1']
