@@ -111,26 +111,22 @@ class MLPActorCritic(nn.Module):
 # %% Buffer
 class ReplayBuffer:
     """The latest experience of one process. A transition is one row of one array, so that one index draws a batch."""
-    def __init__(self, obs_shape, act_dim, size):
-        self.obs_shape, obs_dim = obs_shape, int(np.prod(obs_shape))
-        self.field_ends = np.cumsum([obs_dim, act_dim, 1, obs_dim])     # of obs, act, rew and next_obs in a row
-        self.data = np.zeros((size, self.field_ends[-1] + 1), dtype=np.float32)
+    def __init__(self, obs_space, act_space, size):
+        row = [('obs', obs_space.dtype, obs_space.shape), ('act', np.float32, act_space.shape), ('rew', np.float32),
+               ('next_obs', obs_space.dtype, obs_space.shape), ('terminated', np.float32)]
+        self.data = np.zeros(size, dtype=np.dtype(row, align=True))     # images stay uint8, a fourth of float32
         self.ptr, self.size, self.count = 0, 0, 0                       # the next row, rows filled, rows ever stored
 
     def store(self, obs, act, rew, next_obs, terminated):
         """Keep one transition, in place of the oldest when the buffer is full."""
-        row, (obs_end, act_end, rew_end, next_obs_end) = self.data[self.ptr], self.field_ends
-        row[:obs_end], row[obs_end:act_end], row[act_end] = obs.reshape(-1), act, rew
-        row[rew_end:next_obs_end], row[next_obs_end] = next_obs.reshape(-1), terminated
+        self.data[self.ptr] = obs, act, rew, next_obs, terminated
         self.ptr = (self.ptr + 1) % len(self.data)
         self.size, self.count = min(self.size + 1, len(self.data)), self.count + 1
 
     def sample_batch(self, rng, batch_size):
-        """Transitions drawn uniformly, with replacement."""
+        """Transitions drawn uniformly, with replacement: arrays (batch, ...)."""
         rows = self.data[rng.integers(self.size, size=batch_size)]
-        obs, act, rew, next_obs, terminated = np.split(rows, self.field_ends, axis=1)
-        obs, next_obs = obs.reshape(-1, *self.obs_shape), next_obs.reshape(-1, *self.obs_shape)
-        return dict(obs=obs, act=act, rew=rew[:, 0], next_obs=next_obs, terminated=terminated[:, 0])
+        return {key: np.asarray(rows[key], dtype=np.float32) for key in rows.dtype.names}
 
 
 # %% Losses
@@ -283,7 +279,7 @@ def sac(
     agent = Agent(env, rng, args)
     local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
     act_dim = env.action_space.shape[0]
-    buf = ReplayBuffer(env.observation_space.shape, act_dim, replay_size // num_procs())
+    buf = ReplayBuffer(env.observation_space, env.action_space, replay_size // num_procs())
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args), sac, env)
     setup_saver(agent, logger)
@@ -332,7 +328,7 @@ def sac(
             logger.log_tabular(key, average_only=True)
         logger.log_tabular('Time', time.time() - logger.start_time)
         logger.dump_tabular()
-        if epoch % save_freq == 0 or epoch == epochs - 1:
+        if epoch % save_freq == 0 or epoch == epochs - 1 or logger.interrupted():
             logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
                                    test_env=test_env.episode_state(), updates=agent.updates, epoch=epoch + 1),
                               itr=epoch, replay=buf)

@@ -164,9 +164,9 @@ mlp_actor_critic = MLPActorCritic               # its name in Spinning Up's Tens
 # %% Buffer
 class VPGBuffer:
     """One process's experience of one epoch, with advantages by GAE(lambda) and rewards to go."""
-    def __init__(self, obs_shape, act_shape, size, gamma, lam):
-        self.obs = np.zeros((size, *obs_shape), dtype=np.float32)
-        self.act = np.zeros((size, *act_shape), dtype=np.float32)
+    def __init__(self, obs_space, act_space, size, gamma, lam):
+        self.obs = np.zeros((size, *obs_space.shape), dtype=obs_space.dtype)
+        self.act = np.zeros((size, *act_space.shape), dtype=np.float32)
         self.rew = np.zeros(size)
         self.gamma, self.lam, self.size = gamma, lam, size
         self.ptr, self.paths = 0, []
@@ -181,7 +181,7 @@ class VPGBuffer:
         self.paths.append((self.ptr, last_obs, terminated))
 
     def last_obs(self):
-        """The observation after each trajectory's last step, (trajectories, *obs_shape)."""
+        """The observation after each trajectory's last step, (trajectories, *obs_space.shape)."""
         return np.array([last_obs for _, last_obs, _ in self.paths])
 
     def get(self, val, logp, last_val):
@@ -323,7 +323,7 @@ def vpg(
     env.action_space.seed(seed)
     agent = Agent(env, rng, args)
     local_steps = steps_per_epoch // num_procs()
-    buf = VPGBuffer(env.observation_space.shape, env.action_space.shape, local_steps, gamma, lam)
+    buf = VPGBuffer(env.observation_space, env.action_space, local_steps, gamma, lam)
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args), vpg, env)
     setup_saver(agent, logger)
@@ -363,7 +363,7 @@ def vpg(
             logger.log_tabular(key, average_only=True)
         logger.log_tabular('Time', time.time() - logger.start_time)
         logger.dump_tabular()
-        if epoch % save_freq == 0 or epoch == epochs - 1:
+        if epoch % save_freq == 0 or epoch == epochs - 1 or logger.interrupted():
             logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
                                    epoch=epoch + 1), itr=epoch)
     return agent

@@ -143,9 +143,9 @@ class MLPActorCritic(nn.Module):
 # %% Buffer
 class VPGBuffer:
     """One process's experience of one epoch, with advantages by GAE(lambda) and rewards to go."""
-    def __init__(self, obs_shape, act_shape, size, gamma, lam):
-        self.obs = np.zeros((size, *obs_shape), dtype=np.float32)
-        self.act = np.zeros((size, *act_shape), dtype=np.float32)
+    def __init__(self, obs_space, act_space, size, gamma, lam):
+        self.obs = np.zeros((size, *obs_space.shape), dtype=obs_space.dtype)
+        self.act = np.zeros((size, *act_space.shape), dtype=np.float32)
         self.rew = np.zeros(size)
         self.gamma, self.lam, self.size = gamma, lam, size
         self.ptr, self.paths = 0, []
@@ -160,7 +160,7 @@ class VPGBuffer:
         self.paths.append((self.ptr, last_obs, terminated))
 
     def last_obs(self):
-        """The observation after each trajectory's last step, (trajectories, *obs_shape)."""
+        """The observation after each trajectory's last step, (trajectories, *obs_space.shape)."""
         return np.array([last_obs for _, last_obs, _ in self.paths])
 
     def get(self, val, logp, last_val):
@@ -221,7 +221,7 @@ class Agent:
     def evaluate(self, obs, act, last_obs):
         """V(obs), log pi(act | obs) and V(last_obs) of a whole epoch at once, which is faster than at each step."""
         with torch.no_grad():
-            obs, act, last_obs = torch.as_tensor(obs), torch.as_tensor(act), torch.as_tensor(last_obs)
+            obs, act, last_obs = [torch.as_tensor(x, dtype=torch.float32) for x in (obs, act, last_obs)]
             return self.ac.v(obs).numpy(), self.ac.pi(obs).log_prob(act).numpy(), self.ac.v(last_obs).numpy()
 
     def compute_metrics(self, obs, act, adv, ret, logp_old):
@@ -307,7 +307,7 @@ def vpg(
     env.action_space.seed(seed)
     agent = Agent(env, rng, args)
     local_steps = steps_per_epoch // num_procs()
-    buf = VPGBuffer(env.observation_space.shape, env.action_space.shape, local_steps, gamma, lam)
+    buf = VPGBuffer(env.observation_space, env.action_space, local_steps, gamma, lam)
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args), vpg, env)
     setup_saver(agent, logger)
@@ -347,7 +347,7 @@ def vpg(
             logger.log_tabular(key, average_only=True)
         logger.log_tabular('Time', time.time() - logger.start_time)
         logger.dump_tabular()
-        if epoch % save_freq == 0 or epoch == epochs - 1:
+        if epoch % save_freq == 0 or epoch == epochs - 1 or logger.interrupted():
             logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
                                    epoch=epoch + 1), itr=epoch)
     return agent

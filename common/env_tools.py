@@ -4,6 +4,8 @@ import ast
 import contextlib
 import importlib
 import sys
+import traceback
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -11,8 +13,12 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction
 
 from common.errors import UserError, nearest
+from common.logx import DIVERGED, LARGEST
 
 MAX_COMBINATIONS = 1000         # of MultiDiscrete actions, each of which becomes a choice of its own
+
+
+warnings.filterwarnings('ignore', 'overflow encountered in dot')        # which TrainingEnv says in its own words
 
 
 # ---- Making it
@@ -30,11 +36,15 @@ def make_registered(env_name, env_kwargs=None, wrappers=(), **more_kwargs):
             hint += '; if a package registers it, put its module before the name: module:' + env_name
         raise UserError(f'unknown environment {env_name}{hint}') from error
     except Exception as error:                              # of a constructor that somebody else wrote
-        newest = max((name for name in gym.registry if name.rpartition('-v')[0] == env_name.rpartition('-v')[0]),
-                     key=lambda name: gym.registry[name].version or 0, default=env_name)
-        hint = f' ({newest} is its newest version)' if newest != env_name else ''
-        raise UserError(f'environment {env_name}{hint}: {type(error).__name__}: {error}') from error
-    for text in wrappers:
+        name = env_name.rpartition(':')[2]
+        family = [other for other in gym.registry if '-v' in name and other.startswith(f'{name.rpartition("-v")[0]}-v')]
+        newest = max(family, key=lambda name: gym.registry[name].version or 0, default=name)
+        hint = f' ({newest} is its newest version)' if newest != name else ''
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        cause = str(error) or f'in line {frame.lineno} of {frame.filename}: {frame.line}'
+        raise UserError(f'environment {env_name}{hint}: {type(error).__name__}: {cause}') from error
+    own = describe(env).get('wrappers', [])                 # which its constructor puts around it itself
+    for text in wrappers[len(own):] if own and list(wrappers[:len(own)]) == own else wrappers:
         try:
             env = wrap(env, text)
         except Exception as error:
@@ -132,8 +142,17 @@ def fit_action(act, space):
     return (np.rint(act) if np.issubdtype(space.dtype, np.integer) else act).astype(space.dtype, copy=False)
 
 
+def renew_world(env):
+    """Give BipedalWalker, before it is reset, a new physical world, as LunarLander makes itself: in the old one, which
+    it would clear, what happens next depends on the episodes before, and none could be repeated."""
+    if type(env).__name__.startswith('BipedalWalker') and type(env.world).__name__ == 'b2World':
+        env._destroy()
+        env.world = type(env.world)()
+
+
 class TrainingEnv(gym.Wrapper):
-    """An environment as the training loops use it: flat actions, float32 observations, episodes that can be resumed.
+    """An environment as the training loops use it: flat actions, float32 observations (uint8 ones stay uint8), finite
+    numbers only, episodes that can be resumed.
 
     Observations are copies, since an environment may use its array again. A simulator's state cannot be saved in
     general, but its random state at the last reset and the actions since then can: replayed, they lead to the same
@@ -142,34 +161,72 @@ class TrainingEnv(gym.Wrapper):
 
     def __init__(self, env, description):
         super().__init__(env)
-        space = env.action_space
+        space, obs_space = env.action_space, env.observation_space
         self.description = description                          # for config.json
+        self.observation_space = obs_space if obs_space.dtype == np.uint8 else Box(
+            obs_space.low.astype(np.float32), obs_space.high.astype(np.float32), obs_space.shape)
+        self.obs_shape, self.obs_dtype = self.observation_space.shape, self.observation_space.dtype
         self.discrete, self.act_shape = isinstance(space, Discrete), space.shape
         if self.discrete:
             self.first_action = int(space.start)
         else:
             self.action_space = Box(space.low.ravel(), space.high.ravel())
-        self.start, self.actions, self.obs, self.ep_ret = None, [], None, 0
+        self.start, self.actions, self.obs, self.ep_ret, self.steps = None, [], None, 0, 0
 
     def reset(self, *, seed=None, options=None):
         self.start = dict(seed=seed, random_state=None if seed is not None else self._random_state(),
                           statistics=self.statistics())
         self.actions, self.ep_ret = [], 0
+        renew_world(self.unwrapped)
         obs, info = self.env.reset(seed=seed, options=options)
-        self.obs = np.array(obs, dtype=np.float32)
+        self.obs = self._checked(obs)
         return self.obs, info
 
     def step(self, action):
+        self.steps += 1
         self.actions.append(action)
-        action = int(action) + self.first_action if self.discrete else action.reshape(self.act_shape)
-        obs, rew, terminated, truncated, info = self.env.step(action)
+        if self.discrete:
+            action = int(action) + self.first_action
+        elif not action.dot(action) < np.inf:                   # False for NaN
+            raise UserError(f'the policy gave the action {action} at step {self.steps}: {DIVERGED}')
+        else:
+            action = action.reshape(self.act_shape)
         try:
-            self.obs, rew = np.array(obs, dtype=np.float32), float(rew)
-        except TypeError:
+            obs, rew, terminated, truncated, info = self.env.step(action)
+        except (AssertionError, TypeError, ValueError) as error:
+            place = traceback.extract_tb(error.__traceback__)[-1].filename
+            if place != __file__ and 'gymnasium' not in place:      # a mistake inside the environment's own code
+                raise
+            raise UserError("the environment's step must return obs, reward, terminated, truncated and info, as "
+                            f'gymnasium describes them: {error}') from None
+        self.obs = self._checked(obs)
+        try:
+            rew = float(rew)
+        except (TypeError, ValueError):
             raise UserError(f'the environment gave the reward {rew}, and not a number: put a wrapper around it that '
                             'makes one of it (--wrapper module:Name)') from None
+        if not abs(rew) < LARGEST:
+            raise UserError(f'the environment gave the reward {rew} at step {self.steps}: nothing can be learned from '
+                            'it; put a wrapper around the environment that clips or scales it (--wrapper module:Name)')
         self.ep_ret += rew
         return self.obs, rew, terminated, truncated, info
+
+    def _checked(self, obs):
+        """A copy of an observation, of the space's type, once it is known to be what the space promises."""
+        try:
+            obs = np.array(obs, dtype=self.obs_dtype)
+        except (TypeError, ValueError):
+            raise UserError(f'the environment gave an observation of type {type(obs).__name__} at step {self.steps}, '
+                            f'and its observation_space is {self.observation_space}') from None
+        if obs.shape != self.obs_shape:
+            raise UserError(f'the environment gave an observation of shape {obs.shape} at step {self.steps}, and its '
+                            f'observation_space has {self.obs_shape}')
+        flat = obs.ravel()
+        if not (self.obs_dtype == np.uint8 or flat.dot(flat) < LARGEST**2):     # faster than np.isfinite
+            worst = flat[np.argmax(np.where(np.isnan(flat), np.inf, np.abs(flat)))]
+            raise UserError(f'the environment gave an observation with the value {worst} at step {self.steps}: nothing '
+                            'can be learned from it; put a wrapper around it that repairs it (--wrapper module:Name)')
+        return obs
 
     def _random_state(self):
         """The state of the environment's generator; None if that is not numpy's Generator, which gymnasium expects."""
@@ -179,7 +236,8 @@ class TrainingEnv(gym.Wrapper):
     # ---- Going on after a stop
     def episode_state(self):
         """What `replay_episode` needs to continue the episode under way."""
-        return dict(start=self.start, actions=np.array(self.actions), obs=self.obs, statistics=self.statistics())
+        return dict(start=self.start, actions=np.array(self.actions), obs=self.obs, statistics=self.statistics(),
+                    steps=self.steps)
 
     def replay_episode(self, state):
         """Replay the saved episode up to where it was saved; returns the observation there, the return and the length
@@ -197,6 +255,7 @@ class TrainingEnv(gym.Wrapper):
                   'the run goes on from a new episode', file=sys.stderr)
             self.set_statistics(state['statistics'])
             self.reset()
+        self.steps = state['steps']
         return self.obs, self.ep_ret, len(self.actions)
 
     # ---- Wrappers that normalize

@@ -5,6 +5,10 @@ import difflib
 import os
 import signal
 import sys
+from types import SimpleNamespace
+
+STOP_SIGNALS = signal.SIGINT, signal.SIGTERM
+command = SimpleNamespace(program='python', hint='')        # what one_line_errors is told, while it is in force
 
 
 class UserError(Exception):
@@ -15,11 +19,22 @@ class ExperimentFailed(Exception):
     """One or more experiments ended with an error, which has been shown."""
 
 
+class Ended(SystemExit):
+    """The end of a process that has said why."""
+
+
 def nearest(word, names):
-    """' (nearest: ...)' with the names most similar to a misspelt word, or '' if none is similar."""
-    names = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(word.lower(), names, n=3)
+    """' (nearest: ...)' with the names that begin with a word, or are most similar to it; '' if there is none."""
+    word, names = word.lower()[:100], {name.lower(): name for name in names}
+    longer = [name for name in names if len(word) > 4 and name.startswith(word)]        # --steps of --steps_per_epoch
+    close = list(dict.fromkeys([*longer, *difflib.get_close_matches(word, names, n=3)]))[:3]
     return f' (nearest: {", ".join(names[name] for name in close)})' if close else ''
+
+
+def printable(text, longest=300):
+    """A text of unknown origin on one line, without what a terminal would obey, and not too long: 'a\\x1b[2J'."""
+    text = ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in ' '.join(str(text).split()))
+    return text if len(text) <= longest else f'{text[:longest - 40]} ... {text[-30:]}'
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -40,25 +55,50 @@ class ArgumentParser(argparse.ArgumentParser):
         raise UserError(message)
 
 
+def on_stop_signals(handler):
+    """Let Ctrl-C and SIGTERM call `handler`, except where they are to be ignored, as by nohup. Only the main thread
+    can; whether it did."""
+    with contextlib.suppress(ValueError):
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler)
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def one_line_errors(program, hint=''):
-    """Show a mistake of the user as one line, by process 0 alone, and exit with 2; with 1 if experiments failed, and
-    with 130 if interrupted (Ctrl-C, or SIGTERM)."""
+    """Show a mistake of the user as one line, by process 0 alone if all make it, and exit with 2; with 1 if experiments
+    failed; and with 130 and a hint if interrupted (Ctrl-C, or SIGTERM). Only what has a hint how to go on is asked to
+    stop before it is interrupted: see common/stopping.py."""
     def leave(status, line):
-        rank = os.getenv('PMI_RANK') or os.getenv('OMPI_COMM_WORLD_RANK') or '0'        # MPI itself may be the mistake
-        if rank == '0' and not (status == 130 and os.getenv('STARTED_BY_MPI_FORK')):     # whose parent reports it
-            print(f'{program}: {" ".join(line.split())}', file=sys.stderr)
-        sys.exit(status)
-    with contextlib.suppress(ValueError):                   # only the main thread can set signal handlers
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        from common.stopping import end_together
+        on_stop_signals(signal.SIG_IGN)                     # it is ending already
+        end_together(f'{program}: {printable(line, longest=2000)}', status)
+    before, handlers = vars(command).copy(), {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    vars(command).update(program=program, hint=hint)
+    on_stop_signals(signal.default_int_handler)
     try:
         yield
     except UserError as error:
         leave(2, f'error: {error}')
     except ExperimentFailed as error:
         leave(1, str(error))
-    except KeyboardInterrupt:
-        leave(130, 'interrupted' + hint)
+    except KeyboardInterrupt as error:
+        leave(130, f'interrupted {error}'.strip() + hint)
+    except SystemExit as error:
+        from common.stopping import several
+        if several.world and not isinstance(error, Ended):
+            leave(error.code if isinstance(error.code, int) and error.code else 1, f'error: sys.exit({error.code!r})')
+        raise
     except BrokenPipeError:                                 # whoever read the output, such as head, has had enough
+        from common.stopping import several
+        if several.world:                                   # their output goes to mpirun, so that this is another pipe
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())      # what is left in it goes nowhere
         sys.exit(128 + signal.SIGPIPE)
+    finally:
+        vars(command).update(before)
+        with contextlib.suppress(ValueError, TypeError):    # of another thread; of a handler that is not Python's
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

@@ -8,11 +8,14 @@ import contextlib
 import functools
 import importlib.util
 import inspect
+import io
 import json
 import math
 import os
+import platform
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import textwrap
@@ -21,16 +24,21 @@ from pathlib import Path
 
 import numpy as np
 
-from common.errors import UserError
-from common.mpi_tools import bcast, gather, mpi_statistics_scalar, mpi_sum, num_procs, proc_id
-from common.serialization import (ReplayFiles, atomic_folder, atomic_write, complete_folder, convert_json, load_tree,
-                                  save_tree)
+from common.errors import UserError, printable
+from common.mpi_tools import bcast, gather, mpi_op, mpi_statistics_scalar, mpi_sum, num_procs, proc_id
+from common.serialization import (MAX_TABLE, ReplayFiles, atomic_folder, atomic_write, check_file, complete_folder,
+                                  convert_json, damage_is_a_user_error, load_tree, read_json, save_tree)
+from common.stopping import asked, finish_epoch_first
 
 COLORS = dict(gray=30, red=31, green=32, yellow=33, blue=34, magenta=35, cyan=36, white=37)
 ONE_LINE = 'Epoch', 'AverageEpRet', 'AverageTestEpRet', 'EpLen', 'TotalEnvInteracts', 'Time'     # if there is no table
+LARGEST = 1e18           # number that can be learned from: losses square it, and float32 ends at 3e38
+DIVERGED = 'the run has diverged and ends, with the last checkpoint and model as they were; try a smaller learning rate'
 MAY_CHANGE = {'epochs', 'save_freq', 'logger_kwargs', 'env_fn', 'exp_name'}     # when a run is resumed
-OWN_FILES = (r'(state\.npz|config\.json|replay/\d+\.npz|pyt_save/model\d*\.pt)(\.tmp)?|progress\.txt\.tmp'
-             r'|tf1_save\d*(\.tmp|\.old)?|events\.out\.tfevents\..*')
+COUNTS = 'rows', 'replay', 'epoch', 'updates'                                   # in a checkpoint
+TEMPORARY = r'(\.[0-9a-f]{16})?\.tmp'
+OWN_FILES = (fr'(state\.npz|config\.json|replay/\d+\.npz|pyt_save/model\d*\.pt)({TEMPORARY})?|progress\.txt{TEMPORARY}'
+             fr'|tf1_save\d*({TEMPORARY}|\.old)?|events\.out\.tfevents\..*')
 
 
 def colorize(string, color, bold=False, highlight=False):
@@ -47,9 +55,11 @@ def read_progress(path):
     """
     if not os.path.exists(path):
         return [], []
+    check_file(path, MAX_TABLE)
     with open(path, encoding='utf-8', errors='replace') as file:
         columns, *rows = [line[:-1].split('\t') for line in file if line.endswith('\n')] or [[]]
-    return columns, [dict(zip(columns, row)) for row in rows if len(row) == len(columns)]
+    columns = [name if name.isprintable() else printable(name) for name in columns]
+    return list(dict.fromkeys(columns)), [dict(zip(columns, row)) for row in rows if len(row) == len(columns)]
 
 
 def on_terminal(stream):
@@ -89,22 +99,56 @@ def restore_tf_graph(sess, fpath):
             for key, tensor in [*signature.inputs.items(), *signature.outputs.items()]}
 
 
-def on_process_0(function, *args):
-    """What `function` gives on process 0, on all processes; they also fail together, so that none is left waiting."""
-    result = None
-    if proc_id() == 0:
-        try:
-            result = function(*args)
-        except (UserError, OSError) as error:
-            result = UserError(str(error))
-    result = bcast(result)
-    if isinstance(result, UserError):
-        raise result
-    return result
+@contextlib.contextmanager
+def failing_together(folder, hint=''):
+    """Let all processes fail if process 0 does in here, so that none is left waiting: with its UserError, or with one
+    that says in a line what is wrong with the disk."""
+    failure = None
+    try:
+        yield
+    except UserError as error:
+        failure = error
+    except OSError as error:
+        path = re.sub(f'{TEMPORARY}$', '', str(error.filename or folder))
+        failure = UserError(f'{path}: {error.strerror or error}{hint}')
+    failure = bcast(failure) or failure
+    if failure:
+        raise failure
+
+
+def lock_folder(folder):
+    """Let no other process write into a folder until the lock that this returns is released or gone, or this process
+    has ended, however it did. Loggers of one process share it: in a notebook, one that was interrupted lives on."""
+    from filelock import FileLock, Timeout
+    path = Path(folder, '.lock')
+    lock = FileLock(path, timeout=0, thread_local=False, is_singleton=True, fallback_to_soft=False)
+    try:
+        lock.acquire()
+        path.write_text(f'process {os.getpid()} on {platform.node()}', encoding='utf-8')
+    except Timeout:
+        owner = path.read_text(encoding='utf-8', errors='replace') or 'another process'
+        raise UserError(f'{folder} is in use by {owner}: wait until it ends, or choose another --exp_name') from None
+    except OSError:                 # a file system without locks; or one that cannot be written, as the next file tells
+        pass
+    return lock
+
+
+@contextlib.contextmanager
+def disk_errors():
+    """TensorFlow's errors of the disk, '/path/of/file; No space left on device' among many lines, as an OSError."""
+    try:
+        yield
+    except Exception as error:
+        cause = re.search(r'/\S+; (\w.*)', str(error))
+        if isinstance(error, OSError) or not cause:
+            raise
+        raise OSError(cause[1]) from None
 
 
 class Logger:
     """A table of results, one row per dump_tabular; and the configuration, model and checkpoint that belong to it."""
+
+    restoring = None            # the folder of a run that is being resumed, from load_state to its first row
 
     def __init__(
         self,
@@ -121,29 +165,40 @@ class Logger:
         self.output_fname, self.exp_name, self.keep_all, self.config = output_fname, exp_name, keep_all, config or {}
         self.start_time = time.time()                               # moved back by load_state: the Time column goes on
         self.headers, self.row, self.rows = [], {}, 0               # columns, the row under way, rows in the table
-        self.save_model = None                                      # function of what to append to the model's name
+        self.step = 0                                               # of the environment, in all processes together
+        self.save_model = None          # function of the logger and of what to append to the model's name
         self.tensorboard, self.write_events = tensorboard, None
         self.quiet = quiet or 'ipykernel' in sys.modules
-        self.output_dir, self.resuming = on_process_0(self._prepare_folder, output_dir, resume, overwrite)
+        self.lock = self.lock_file = None                           # of process 0: no other run may write there
+        self.output_dir = output_dir
+        self.output_dir, self.resuming = self._on_process_0(self._prepare_folder, resume, overwrite)
         self.replay_files = ReplayFiles(self._path('replay'))
+        finish_epoch_first()
         self.log(f'Logging to {self.output_dir}', 'cyan')
 
     # ---- The terminal
     def log(self, msg, color='green'):
         """Print a message, in colour if standard output is a terminal."""
         if proc_id() == 0:
-            print(colorize(msg, color, bold=True) if color and on_terminal(sys.stdout) else msg, flush=True)
+            try:
+                print(colorize(msg, color, bold=True) if color and on_terminal(sys.stdout) else msg, flush=True)
+            except BrokenPipeError:
+                raise
+            except OSError:                 # its terminal is gone, or the disk of its file full: the table has the rows
+                pass
 
     def progress(self, local_steps, epoch, epochs):
         """range(local_steps), the steps of an epoch; on a terminal, and in a notebook, with a bar for the steps of the
         whole run."""
-        if proc_id() > 0 or not (on_terminal(sys.stderr) or 'ipykernel' in sys.modules):
-            return range(local_steps)
-        from tqdm import tqdm
-        bar = tqdm(range(local_steps), total=epochs * local_steps, initial=epoch * local_steps, unit=' steps',
-                   unit_scale=num_procs(), smoothing=0, dynamic_ncols=True, leave=False)
-        bar.initial, bar.start_t = 0, self.start_time       # so that the time between epochs counts in the time left
-        return bar
+        steps, processes = range(local_steps), num_procs()
+        if proc_id() == 0 and (on_terminal(sys.stderr) or 'ipykernel' in sys.modules):
+            from tqdm import tqdm
+            steps = tqdm(steps, total=epochs * local_steps, initial=epoch * local_steps, unit=' steps',
+                         unit_scale=processes, smoothing=0, dynamic_ncols=True, leave=False)
+            steps.initial, steps.start_t = 0, self.start_time       # so that the time between epochs counts, too
+        for t in steps:
+            self.step = (epoch * local_steps + t + 1) * processes
+            yield t
 
     # ---- The table
     def log_tabular(self, key, val):
@@ -157,17 +212,33 @@ class Logger:
     def dump_tabular(self):
         """End the row under way: print it, and append it to the table on disk."""
         assert not self.resuming, 'a resumed run calls load_state before its first row'
-        if proc_id() == 0:
-            self._print_row()
-            cells = '\t'.join(_cell(self.row.get(key)) for key in self.headers)
-            lines = [cells] if self.rows else ['\t'.join(self.headers), cells]
-            with open(self._path(self.output_fname), 'a', encoding='utf-8', newline='\n') as file:
+        with self._writing():
+            if proc_id() == 0:
+                self._print_row()
+                self._append_row()
+                if self.tensorboard:
+                    step = int(self.row.get('TotalEnvInteracts', self.rows))
+                    row = {key: val for key, val in self.row.items() if isinstance(val, (int, float))}
+                    with disk_errors():
+                        self.write_events = self.write_events or event_writer(self.output_dir)
+                        self.write_events(row, step)
+        self.row, self.rows, Logger.restoring = {}, self.rows + 1, None
+
+    def _append_row(self):
+        """Append the row to the table on disk: all of it, or nothing."""
+        cells = '\t'.join(_cell(self.row.get(key)) for key in self.headers)
+        lines = [cells] if self.rows else ['\t'.join(self.headers), cells]
+        path = self._path(self.output_fname)
+        size = os.path.getsize(path) if self.rows else 0
+        try:
+            with open(path, 'a', encoding='utf-8', newline='\n') as file:
                 file.write(''.join(f'{line}\n' for line in lines))
-            if self.tensorboard:
-                step = int(self.row.get('TotalEnvInteracts', self.rows))
-                self.write_events = self.write_events or event_writer(self.output_dir)
-                self.write_events({key: val for key, val in self.row.items() if isinstance(val, (int, float))}, step)
-        self.row, self.rows = {}, self.rows + 1
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(path, size)
+            raise
 
     def _print_row(self):
         if self.quiet:
@@ -187,21 +258,65 @@ class Logger:
     def _path(self, *names):
         return os.path.join(self.output_dir, *names)
 
-    def _prepare_folder(self, output_dir, resume, overwrite):
-        """Make the folder; returns its name, and whether there is a run in it to continue."""
+    def _on_process_0(self, function, *args):
+        """What `function` gives on process 0, on all processes."""
+        result = None
+        with failing_together(self.output_dir):
+            if proc_id() == 0:
+                result = function(*args)
+        return bcast(result)
+
+    @contextlib.contextmanager
+    def _writing(self):
+        """Around all that is written in training: an error of the disk ends the run, and leaves what there was."""
+        self._on_process_0(self._check_folder)
+        with failing_together(self.output_dir, '; when that is put right, --resume goes on from the last checkpoint'):
+            yield
+
+    def _check_folder(self):
+        """A folder or table that was removed is not made again, with half of a run in it; nor is the folder of another
+        run, which was started in its place, written to."""
+        os.stat(self.output_dir)
+        if self.rows:
+            os.stat(self._path(self.output_fname))
+        with contextlib.suppress(FileNotFoundError):
+            if self.lock_file and not os.path.samestat(self.lock_file, os.stat(self._path('.lock'))):
+                raise UserError(f'{self.output_dir} was removed, and now has another run: this one ends')
+
+    def _prepare_folder(self, resume, overwrite):
+        """Make the folder and lock it; returns its name, and whether there is a run in it to continue."""
         if resume and overwrite:
             raise UserError('--resume and --overwrite exclude each other')
         if self.tensorboard and not any(map(importlib.util.find_spec, ('tensorboard', 'tensorflow'))):
             raise UserError('--tensorboard needs the tensorboard package: pip install tensorboard')
-        self.output_dir = output_dir or tempfile.mkdtemp(prefix='experiment_')
-        exists = any(os.path.exists(self._path(name)) for name in (self.output_fname, 'state.npz'))
+        self.output_dir = self.output_dir or tempfile.mkdtemp(prefix='experiment_')
+        os.makedirs(self.output_dir, exist_ok=True)
+        self._refuse_links()
+        self.lock = lock_folder(self.output_dir)
+        self.lock_file = os.stat(self.lock.lock_file) if self.lock.is_locked else None
+        table, checkpoint = [os.path.exists(self._path(name)) for name in (self.output_fname, 'state.npz')]
+        model = any(any(Path(self.output_dir).glob(name)) for name in ('pyt_save/model*.pt', 'tf1_save*/*'))
+        exists = table or checkpoint or model
         if exists and not resume and not overwrite:
             raise UserError(f'{self.output_dir} already has a run: --resume continues it, --overwrite replaces it')
-        os.makedirs(self.output_dir, exist_ok=True)
-        resuming = resume and os.path.exists(self._path('state.npz'))
-        if exists and not resuming:                     # to be replaced, or killed before its first checkpoint
+        if exists and overwrite:
             self._remove_run()
-        return self.output_dir, resuming
+        # Killed before its first checkpoint, a run has one row at most, which it can repeat. More would be lost.
+        rows = len(read_progress(self._path(self.output_fname))[1])
+        if resume and not checkpoint and (rows > 1 or model and not rows):
+            raise UserError(f'{self.output_dir} has {f"{rows} epochs" if rows else "a model"} and no checkpoint, '
+                            'state.npz, to continue from: --overwrite replaces it, another --exp_name keeps it')
+        return self.output_dir, resume and exists
+
+    def _refuse_links(self):
+        """What a run writes, it writes into its own folder: links there, in a run of somebody else, lead anywhere."""
+        folder = Path(self.output_dir)
+        for path in [*folder.glob('*'), *folder.glob('replay/*'), *folder.glob('pyt_save/*')]:
+            name = path.relative_to(folder).as_posix()
+            if path.is_symlink() and (name in ('.lock', self.output_fname, 'output.log', 'replay', 'pyt_save')
+                                      or re.fullmatch(OWN_FILES, name)):
+                raise UserError(f'{path} is a link to {os.readlink(path)}, and a run writes into its own folder only: '
+                                'put the file itself there')
 
     def _remove_run(self):
         """Remove the files that a logger writes, and no others.
@@ -224,9 +339,14 @@ class Logger:
         go the algorithm and the environment, for the tools that load the policy."""
         config = {**config, **(dict(algo=algo_name(train_fn)) if train_fn else {}), **getattr(env, 'description', {}),
                   **self.config, 'exp_name': self.exp_name, 'num_procs': num_procs()}
-        on_process_0(self._write_config, convert_json(config))
-        shown = {key: val for key, val in config.items() if isinstance(val, (bool, int, float, str))}
+        self._on_process_0(self._write_config, convert_json(config))
+        shown = {key: val for key, val in config.items()
+                 if isinstance(val, (bool, int, float, str)) or key in ('env_kwargs', 'wrappers') and val}
         if 'actor_critic' in config:
+            network = getattr(config['actor_critic'], '__name__', '')
+            if len(env.observation_space.shape) == 3 and network == 'MLPActorCritic':
+                self.log('warning: a multilayer perceptron sees no shapes in images: give a convolutional network of '
+                         'your own as actor_critic, as examples/cnn_torch.py does', 'yellow')
             shown.update(convert_json({**default_arguments(config['actor_critic']), **config['ac_kwargs']}))
         text = ', '.join(f'{key}={val}' for key, val in sorted(shown.items()))
         self.log(textwrap.fill(text, width=min(120, shutil.get_terminal_size().columns)), 'cyan')
@@ -234,12 +354,11 @@ class Logger:
     def _write_config(self, config):
         path = self._path('config.json')
         if self.resuming and os.path.exists(path):
-            with open(path, encoding='utf-8') as file:
-                old = json.load(file)
+            old = read_json(path)
             for key in sorted(set(old) & set(config) - MAY_CHANGE):
                 if old[key] != config[key]:
-                    raise UserError(f'cannot resume {self.output_dir}: {key} was {old[key]!r} there and is '
-                                    f'{config[key]!r} now')
+                    raise UserError(f'cannot resume {self.output_dir}: {key} was {printable(repr(old[key]))} there and '
+                                    f'is {config[key]!r} now')
             rows = len(read_progress(self._path(self.output_fname))[1])
             if rows >= config.get('epochs', math.inf):
                 self.log(f'{self.output_dir} has {rows} epochs already; to go on, give more --epochs', 'yellow')
@@ -250,29 +369,35 @@ class Logger:
     # ---- The model
     def setup_pytorch_saver(self, module):
         """Let save_state save the weights of `module`."""
-        self.save_model = functools.partial(self._pytorch_simple_save, module)
+        self.save_model = functools.partial(Logger._pytorch_simple_save, module=module)
 
-    def _pytorch_simple_save(self, module, suffix):
+    def _pytorch_simple_save(self, suffix, module):
         import torch
-        os.makedirs(self._path('pyt_save'), exist_ok=True)
+        weights = io.BytesIO()                  # torch.save itself does not say what is wrong with a disk
+        torch.save(module.state_dict(), weights)
+        Path(self._path('pyt_save')).mkdir(exist_ok=True)
         with atomic_write(self._path('pyt_save', f'model{suffix}.pt')) as file:
-            torch.save(module.state_dict(), file)
+            file.write(weights.getbuffer())
 
     def setup_tf_saver(self, sess, inputs, outputs):
         """Let save_state save the graph and variables of `sess`; `inputs` and `outputs` are dicts of tensors."""
         import tensorflow.compat.v1 as tf
         with sess.graph.as_default():
             saver = tf.train.Saver()            # one for the whole run: each would add its operations to the graph
-        self.save_model = functools.partial(self._tf_simple_save, sess, inputs, outputs, saver)
+        self.save_model = functools.partial(Logger._tf_simple_save, sess=sess, inputs=inputs, outputs=outputs,
+                                            saver=saver)
 
-    def _tf_simple_save(self, sess, inputs, outputs, saver, suffix):
+    def _tf_simple_save(self, suffix, sess, inputs, outputs, saver):
         """Write a SavedModel, whose signature has the names of its inputs and outputs."""
         import tensorflow.compat.v1 as tf
         signatures = dict(serving_default=tf.saved_model.predict_signature_def(inputs, outputs))
-        with atomic_folder(self._path(f'tf1_save{suffix}')) as folder:
+        with disk_errors(), atomic_folder(self._path(f'tf1_save{suffix}')) as folder:
             builder = tf.saved_model.Builder(folder)
             builder.add_meta_graph_and_variables(sess, [tf.saved_model.tag_constants.SERVING], signatures, saver=saver)
             builder.save()
+            # What the tools load is the numbers alone: to load a SavedModel is to execute it.
+            weights = sess.run({variable.op.name: variable for variable in sess.graph.get_collection('variables')})
+            save_tree(os.path.join(folder, 'weights.npz'), weights)
 
     # ---- The checkpoint
     def save_state(self, state, itr=None, replay=None):
@@ -283,18 +408,42 @@ class Logger:
         file of their own. The checkpoint itself comes last and in one step: it refers to files that are complete by
         then, and only those that it no longer needs are deleted after it.
         """
+        self._require_finite(state.get('agent'), 'the agent')
+        stop = self.interrupted()
         if 'torch' in sys.modules:
             state = dict(state, torch_rng=sys.modules['torch'].get_rng_state().numpy())
         states = gather({key: val for key, val in state.items() if key != 'agent' or proc_id() == 0})
-        if replay is not None:
-            self.replay_files.save(replay)
-        if proc_id() == 0:
-            if self.save_model:
-                self.save_model(itr if self.keep_all and itr is not None else '')
-            save_tree(self._path('state.npz'), dict(states=states, rows=self.rows, replay=self.replay_files.saved,
-                                                    elapsed=time.time() - self.start_time))
+        with self._writing():
             if replay is not None:
-                self.replay_files.remove_others(len(replay.data))
+                self.replay_files.save(replay)
+            if proc_id() == 0:
+                if self.save_model:
+                    self.save_model(self, itr if self.keep_all and itr is not None else '')
+                self._check_folder()                    # TensorFlow makes it again
+                save_tree(self._path('state.npz'), dict(states=states, rows=self.rows, replay=self.replay_files.saved,
+                                                        headers=self.headers, elapsed=time.time() - self.start_time))
+                if replay is not None:
+                    self.replay_files.remove_others(len(replay.data))
+        if stop:
+            raise KeyboardInterrupt(f'after epoch {itr}, which is saved, {stop}')
+
+    def interrupted(self):
+        """Whether Ctrl-C or SIGTERM has asked a process to stop, on which all agree: if not '', how. save_state then
+        stops the run."""
+        found = mpi_op(100 * proc_id() + asked.signal if asked.signal else np.inf, 'min')
+        if found == np.inf:
+            return ''
+        process, number = divmod(int(found), 100)
+        place = f' to process {process} of {num_procs()}' if num_procs() > 1 else ''
+        return f'by {signal.Signals(number).name}{place}'
+
+    def _require_finite(self, node, where):
+        """A UserError that names the first array in a tree that holds NaN or infinity."""
+        if isinstance(node, (dict, list, tuple)):
+            for key, val in node.items() if isinstance(node, dict) else enumerate(node):
+                self._require_finite(val, f'{where}, {key}')
+        elif hasattr(node, '__array__') and not np.isfinite(node).all():
+            raise UserError(f'{where} is not finite at step {self.step}: {DIVERGED}')
 
     def load_state(self, replay=None):
         """What this process saved last; fills `replay`, and cuts the table back to the rows that it had then.
@@ -303,10 +452,14 @@ class Logger:
         """
         if not self.resuming:
             return None
-        saved, self.resuming = on_process_0(self._read_checkpoint), False
+        Logger.restoring = self.output_dir
+        saved, self.resuming = self._on_process_0(self._read_checkpoint), False
         self.headers, self.rows, self.start_time = saved['headers'], saved['rows'], time.time() - saved['elapsed']
         if replay is not None:
             self.replay_files.load(replay, saved['replay'])
+        if not saved['states']:
+            self.log('Starting from the beginning: the run was stopped before its first checkpoint')
+            return None
         self.log(f'Resuming after row {self.rows} of {self.output_fname}')
         state = {**saved['states'][0], **saved['states'][proc_id()]}
         torch_rng = state.pop('torch_rng', None)
@@ -315,12 +468,27 @@ class Logger:
         return state
 
     def _read_checkpoint(self):
-        saved = load_tree(self._path('state.npz'))
-        if len(saved['states']) != num_procs():
+        saved = dict(states=[], rows=0, replay=0, elapsed=0)    # as it were, the checkpoint before the first epoch
+        path = self._path('state.npz')
+        if os.path.exists(path):
+            saved = load_tree(path)
+            with damage_is_a_user_error(path):
+                saved = dict(states=[dict(state) for state in saved['states']], rows=saved['rows'],
+                             replay=saved['replay'], elapsed=float(saved['elapsed']), headers=[*saved['headers']])
+                counts = [state.get(key, 0) for state in [saved, *saved['states']] for key in COUNTS]
+                if not all(isinstance(count, int) and count >= 0 for count in counts):
+                    raise ValueError(f'one of {", ".join(COUNTS)} is not a number of at least 0')
+        if saved['states'] and len(saved['states']) != num_procs():
             raise UserError(f'cannot resume {self.output_dir}: that run had {len(saved["states"])} processes, and now '
                             f'there are {num_procs()}')
         headers, rows = read_progress(self._path(self.output_fname))
+        if headers and headers != saved.get('headers', headers):
+            raise UserError(f'cannot resume: {self._path(self.output_fname)} has other columns than state.npz says, so '
+                            'that one of them is damaged or of another run; put a copy of it there, or move the table '
+                            'away, and the run goes on with a new one')
         rows = [list(row.values()) for row in rows[:saved['rows']]]
+        if len(rows) < saved['rows']:
+            self.log(f'warning: {self.output_fname} lacks {saved["rows"] - len(rows)} of its rows', 'yellow')
         headers = headers if rows else []               # the first row decides which columns there are
         with atomic_write(self._path(self.output_fname), 'w') as file:
             file.writelines('\t'.join(cells) + '\n' for cells in [headers, *rows] if cells)
@@ -335,15 +503,18 @@ class EpochLogger(Logger):
         self.epoch_dict = {}
 
     def store(self, **kwargs):
-        """Collect values, each a number or an array."""
+        """Collect values, each a number or an array. A run whose numbers have gone bad ends here: what it saved when
+        they were good stays."""
         for key, val in kwargs.items():
+            if not (largest := np.max(np.abs(val), initial=0)) < LARGEST:               # so for NaN, too
+                raise UserError(f'{key} is {largest} at step {self.step}: {DIVERGED}')
             self.epoch_dict.setdefault(key, []).append(val)
 
     def log_tabular(self, key, val=None, with_min_and_max=False, average_only=False):
         """Log `val`; or, without one, the statistics of what all processes have stored as `key` since the last time.
 
         For a key X these are AverageX, StdX and, with_min_and_max, MaxX and MinX; with average_only the average, as X.
-        Where no process has stored anything the cells stay empty: nan would mean that a value was nan.
+        Where no process has stored anything the cells stay empty.
         """
         if val is not None:
             super().log_tabular(key, val)
@@ -375,9 +546,11 @@ def event_writer(folder):
         add = writer.add_scalar
     else:
         import tensorflow.compat.v1 as tf
-        with tf.Graph().as_default():                       # FileWriter refuses to work outside of a graph
-            writer = tf.summary.FileWriter(folder)
-        add = lambda key, val, step: writer.add_summary(tf.Summary(value=[dict(tag=key, simple_value=val)]), step)
+        # Record by record, and not by tf.summary.FileWriter, whose thread would show a traceback for a full disk.
+        writer = tf.io.TFRecordWriter(os.path.join(folder, f'events.out.tfevents.{time.time():.0f}.{platform.node()}'))
+        event = lambda **fields: writer.write(tf.Event(wall_time=time.time(), **fields).SerializeToString())
+        event(file_version='brain.Event:2')
+        add = lambda key, val, step: event(step=step, summary=dict(value=[dict(tag=key, simple_value=val)]))
 
     def write(row, step):
         for key, val in row.items():

@@ -34,7 +34,14 @@ def sync_params(module):
         tensors = [x for x in (*module.parameters(), *module.buffers()) if x.is_floating_point()]
         flat = torch.nn.utils.parameters_to_vector(tensors).detach()
         broadcast(flat.numpy())
-        torch.nn.utils.vector_to_parameters(flat, tensors)
+        set_flat(tensors, flat)
+
+
+def set_flat(params, flat):
+    """Copy a vector into parameters. PyTorch's vector_to_parameters would make them views of it, at other addresses
+    than those of a resumed run, and matrix products may round differently there."""
+    for p, part in zip(params, flat.split([p.numel() for p in params])):
+        p.data.copy_(part.view_as(p))
 
 
 def mpi_avg_grads(module, number=0.0):

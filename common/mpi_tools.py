@@ -4,22 +4,18 @@
 how many there are, and they meet only in the collectives below. Without mpi4py, or without an MPI library, a script is
 one process and every collective returns what it was given.
 """
+import ctypes
 import functools
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import time
-import traceback
 
 import numpy as np
 
-from common.errors import UserError
-
-
-def processes_started():
-    """How many processes mpirun says it has started, by the variables of mpich and Open MPI. MPI need not be there."""
-    return int(os.getenv('PMI_SIZE') or os.getenv('OMPI_COMM_WORLD_SIZE') or 1)
+from common.errors import ExperimentFailed, UserError, on_stop_signals
+from common.stopping import others_expected, processes_started, stop_all_with_one
 
 
 @functools.cache
@@ -27,7 +23,8 @@ def _world():
     """The communicator of all processes, or None where there is no MPI. Asked for first when first needed, so that
     `mpi_fork` can start mpirun from a process that has not itself started MPI."""
     try:
-        from mpi4py import MPI
+        with others_expected():
+            from mpi4py import MPI
         world = MPI.COMM_WORLD
     except (ImportError, RuntimeError):                     # not installed, or it finds no MPI library
         world = None
@@ -36,18 +33,8 @@ def _world():
         raise UserError(f'mpirun has started {processes_started()} processes that do not know of each other: {cause}. '
                         f'pip install mpi4py mpich, and start by {os.path.dirname(sys.executable)}/mpirun')
     if world and world.Get_size() > 1:
-        sys.excepthook = functools.partial(_abort_all, world)
+        stop_all_with_one(world)
     return world
-
-
-def _abort_all(world, kind, error, trace):
-    """End every process when one fails: by default the others would wait in their next collective for ever."""
-    lines = ''.join(traceback.format_exception(kind, error, trace))
-    sys.stderr.write(f'Process {world.Get_rank()} of {world.Get_size()} failed, so all of them stop:\n{lines}')
-    sys.stdout.flush()
-    sys.stderr.flush()
-    time.sleep(0.5)                                         # mpirun drops what it has not passed on by then
-    world.Abort(1)
 
 
 def proc_id():
@@ -85,7 +72,20 @@ def mpi_fork(n):
     env = dict(os.environ, STARTED_BY_MPI_FORK='1', OMP_NUM_THREADS='1', MKL_NUM_THREADS='1')
     main = sys.modules['__main__']
     script = ['-m', main.__spec__.name] if main.__spec__ else [sys.argv[0]]
-    sys.exit(subprocess.call([mpirun, '-np', str(n), sys.executable, *script, *sys.argv[1:]], env=env))
+    # In a session of its own mpirun does not hear Ctrl-C from the terminal, but once, from here: twice, it would kill.
+    process = subprocess.Popen([mpirun, '-np', str(n), sys.executable, *script, *sys.argv[1:]], env=env,
+                               start_new_session=True, preexec_fn=end_with_parent if sys.platform == 'linux' else None)
+    on_stop_signals(lambda number, _: process.send_signal(number))
+    status = process.wait()
+    if status < 0:
+        raise ExperimentFailed(f'mpirun was ended by {signal.Signals(-status).name}')
+    sys.exit(status)
+
+
+def end_with_parent():
+    """In a new process: ask Linux to end it when its parent ends, however that is killed. A run that went on unseen
+    would write into the folder into which `--resume` soon writes, too."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)              # 1 is PR_SET_PDEATHSIG
 
 
 def mpi_op(x, op):

@@ -27,8 +27,8 @@ import time
 import warnings
 
 from common.env_tools import make_env, make_registered
-from common.errors import ArgumentParser, UserError, nearest, one_line_errors
-from common.logx import algo_name
+from common.errors import ArgumentParser, UserError, nearest, one_line_errors, printable
+from common.logx import LARGEST, Logger, algo_name
 from common.mpi_tools import num_procs, processes_started
 from common.run_utils import (DATESTAMP, ENV_ARGUMENTS, ExperimentGrid, comments, cpu_count, default_arguments,
                               run_here, setup_logger_kwargs)
@@ -42,11 +42,13 @@ HELP = dict(hidden_sizes='sizes of the hidden layers', activation='their activat
 
 # Lowest and highest values of numbers, as far as they are obvious. Anything else is left to the algorithm.
 BOUNDS = {
-    **dict.fromkeys('gamma lam polyak backtrack_coeff'.split(), (0, 1)),
-    **dict.fromkeys('''seed start_steps update_after num_test_episodes pi_lr vf_lr q_lr lr clip_ratio target_kl delta
-        damping_coeff act_noise target_noise noise_clip alpha train_v_iters'''.split(), (0, math.inf)),
+    **dict.fromkeys('gamma lam polyak backtrack_coeff pi_lr vf_lr q_lr lr'.split(), (0, 1)),
+    **dict.fromkeys('''start_steps update_after num_test_episodes clip_ratio target_kl delta
+        damping_coeff act_noise target_noise noise_clip alpha train_v_iters'''.split(), (0, LARGEST)),
     **dict.fromkeys('''steps_per_epoch epochs max_ep_len save_freq train_pi_iters cg_iters backtrack_iters
-        replay_size batch_size update_every policy_delay num_cpu jobs'''.split(), (1, math.inf))}
+        replay_size batch_size update_every policy_delay jobs'''.split(), (1, LARGEST)),
+    'seed': (0, 2**32 - 1), 'num_cpu': (1, 1024)}
+MAX_VARIANTS = 100_000                                      # of a grid: more than that were a mistake
 
 
 def run_options(
@@ -67,8 +69,10 @@ def run_options(
         raise UserError('--resume continues a run and --overwrite replaces it: give one of them')
     if resume and datestamp is True:
         raise UserError('--resume needs the date and time in the name of the run: --datestamp 2030-01-31_12-00-00')
-    if exp_name and (exp_name in ('.', '..') or re.search(r'[/\\]', exp_name)):
+    if exp_name and (exp_name in ('.', '..') or re.search(r'[/\\]', exp_name) or not exp_name.isprintable()):
         raise UserError(f'--exp_name {exp_name}: expected a name, not a path (--data_dir is for the path)')
+    if exp_name and len(os.fsencode(exp_name)) > 200:
+        raise UserError(f'--exp_name {printable(exp_name, 50)}: too long for the name of a folder')
     datestamp = time.strftime(DATESTAMP) if datestamp is True else datestamp
     return dict(locals(), num_cpu=cpu_count(num_cpu))
 
@@ -83,7 +87,7 @@ def parse_value(text, name, default, words, train_fn):
     if callable(default):
         return activation(train_fn, text)
     expected = []
-    with contextlib.suppress(KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+    with contextlib.suppress(KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
         if isinstance(default, bool):
             expected = ['true or false']
             stamp = name == 'datestamp' and re.fullmatch(r'\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d', text)
@@ -95,22 +99,34 @@ def parse_value(text, name, default, words, train_fn):
             if isinstance(value, (list, tuple)) and value and all(type(size) is int and size > 0 for size in value):
                 return value
         if isinstance(default, (int, float)):
-            whole, (low, high) = isinstance(default, int), BOUNDS.get(name, (-math.inf, math.inf))
+            whole, (low, high) = isinstance(default, int), BOUNDS.get(name, (-LARGEST, LARGEST))
             bounds = f' from {low} to {high}' if high == 1 else f' of at least {low}' if low >= 0 else ''
-            expected = [f'a {"whole " if whole else ""}number{bounds}']
+            number = f'a {"whole " if whole else ""}number'
+            expected = [number + bounds]
             value = ast.literal_eval(text)
+            if type(value) in (int, float) and value > high > 1:
+                expected = [f'{number} up to {high}']
             if type(value) in (int, float) and math.isfinite(value) and low <= value <= high:
                 if not whole or value == int(value):                        # 1e6 is a whole number too
                     return int(value) if whole else value
-    raise argparse.ArgumentTypeError(f'{text} is not ' + ' or '.join([*expected, *map(repr, words)]))
+    raise argparse.ArgumentTypeError(f'{printable(text, 100)} is not ' + ' or '.join([*expected, *map(repr, words)]))
+
+
+def check_numbers(config, path):
+    """A UserError if what has to be a number in a run's configuration is none, or is too small."""
+    for name, (low, _) in BOUNDS.items():
+        value = config.get(name, low)
+        if value != 'auto' and not (isinstance(value, (int, float)) and low <= value <= LARGEST):
+            raise UserError(f'{path} is damaged: {name} is {printable(repr(value))} there, and not a number of at '
+                            f'least {low}')
 
 
 def parse_dict(text):
-    with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
         value = ast.literal_eval(text)
         if isinstance(value, dict) and all(isinstance(key, str) for key in value):
             return value
-    raise argparse.ArgumentTypeError(f"{text} is not a dictionary of arguments such as \"{{'gravity': 5}}\"")
+    raise argparse.ArgumentTypeError(f"{printable(text)} is not a dictionary of arguments such as \"{{'gravity': 5}}\"")
 
 
 def activation(train_fn, name):
@@ -209,6 +225,8 @@ def parse_args(argv, train_fn):
     """The grid that a command line describes, and the options of the run."""
     words, shorthands = [], {}
     for word in argv:                                       # --hid[h] is --hid, to be called h in names
+        if re.search('[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]', word):
+            raise UserError(f'{printable(word)}: this is no text')
         flag = re.fullmatch(r'--([^[=]+)\[(.*?)\](=.*)?', word)
         if flag:
             shorthands[SHORT_FLAGS.get(flag[1], flag[1])] = flag[2]
@@ -228,6 +246,8 @@ def parse_args(argv, train_fn):
             raise UserError(f'--hid {values[0][0]} {values[1][0]} would be several runs: write 64,64 for two layers of '
                             'one network, and [64] [32] for two runs')
         grid.add(key, [values] if key == 'wrappers' else values, shorthands.get(key))       # all wrappers, in each run
+    if (variants := math.prod(map(len, grid.vals))) > MAX_VARIANTS:
+        raise UserError(f'these are {variants} runs, and {MAX_VARIANTS} are possible')
     return grid, options
 
 
@@ -252,14 +272,23 @@ def command_line(train_fn, argv=None):
         else:
             variant = variants[0]
             place = setup_logger_kwargs(grid.name, variant.get('seed', 0), options['data_dir'], options['datestamp'])
-            run_here(train_fn, variant, options['num_cpu'], dict(place, **logger_options))
+            Logger.restoring = None
+            try:
+                run_here(train_fn, variant, options['num_cpu'], dict(place, **logger_options))
+            except Exception as error:
+                if isinstance(error, UserError) or not Logger.restoring:        # a bug keeps its traceback
+                    raise
+                raise UserError(f'cannot resume {Logger.restoring}: state.npz there is damaged, or of another kind of '
+                                f'run ({type(error).__name__}: {printable(error)}); put a copy of it there, or begin '
+                                'anew (--overwrite)') from error
 
 
 def check(train_fn, variants, options):
     """What can be known to fail should fail before anything is created on disk.
 
     Processes that mpirun started must not each start the same runs. (Its variables tell, without starting MPI.) Then
-    environments are made, once; and every process needs a share of each epoch and batch.
+    environments are made, once; what is to be allocated has to fit; and every process needs a share of each epoch and
+    batch.
     """
     processes = options['num_cpu']
     if len(variants) == 1 and processes == 1 and not options['print_commands']:
@@ -268,18 +297,45 @@ def check(train_fn, variants, options):
         raise UserError('a grid, and --cpu, start processes of their own: leave out mpirun, and give --cpu')
     defaults = default_arguments(train_fn)
     envs = [{key: variant[key] for key in ENV_ARGUMENTS if key in variant} for variant in variants]
-    for env in {repr(env): env for env in envs}.values():
+    spaces = {}
+    for key, env in {repr(env): env for env in envs}.items():
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')                 # training will warn
             made = make_registered(**env)
             try:
-                make_env(lambda made=made: made, off_policy='replay_size' in defaults).close()
+                checked = make_env(lambda made=made: made, off_policy='replay_size' in defaults)
             except UserError as error:
                 raise UserError(f'environment {env["env_name"]}: {error}') from None
+            spaces[key] = checked.observation_space, checked.action_space
+            checked.close()
+    for variant, env in zip(variants, envs):
+        check_memory(dict(defaults, **variant), *spaces[repr(env)], processes)
     for variant, key in itertools.product(variants, ('steps_per_epoch', 'batch_size')):
         total = dict(defaults, **variant).get(key, processes)
         if total < processes:
             raise UserError(f'--{key} {total} is too few for {processes} processes: they share it')
+
+
+def check_memory(arguments, obs_space, act_space, processes):
+    """Refuse buffers, batches and networks for which the memory of this machine is too small, by their least size."""
+    local = int(os.getenv('MPI_LOCALNRANKS') or os.getenv('OMPI_COMM_WORLD_LOCAL_SIZE') or processes)
+    obs, act = obs_space.dtype.itemsize * math.prod(obs_space.shape), 4 * math.prod(act_space.shape)
+    step = obs + act + 8 + (obs if 'replay_size' in arguments else 0)       # off-policy, next_obs is stored as well
+    sizes = arguments.get('ac_kwargs', {}).get('hidden_sizes', ())
+    needs = {'--hid ' + as_text(sizes): 4 * network_bytes((obs_space, *sizes)) * local}     # gradients, and Adam's two
+    for key in ('replay_size', 'batch_size') if 'replay_size' in arguments else ('steps_per_epoch',):
+        needs[f'--{key} {arguments.get(key, 0)}'] = arguments.get(key, 0) * step * local / processes
+    total = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') if hasattr(os, 'sysconf') else math.inf
+    for flag, size in needs.items():
+        if size > total:
+            raise UserError(f'{printable(flag, 100)} needs {size / 2**30:.3g} GB of memory, and this machine has '
+                            f'{total / 2**30:.3g}: try a smaller {flag.split()[0]}')
+
+
+def network_bytes(sizes):
+    """The least that a network with layers of these sizes takes; the first may be an observation space."""
+    sizes = [math.prod(getattr(size, 'shape', (size,))) for size in sizes]
+    return 4 * sum(a * b for a, b in zip(sizes, sizes[1:]))
 
 
 def variant_command(grid, script, options, name, variant):

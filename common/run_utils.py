@@ -14,7 +14,6 @@ Every variant of a grid runs in a process of its own, so that none leaves anythi
 import base64
 import builtins
 import contextlib
-import ctypes
 import functools
 import inspect
 import itertools
@@ -23,9 +22,9 @@ import math
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import zlib
@@ -33,8 +32,8 @@ from pathlib import Path
 
 from common.env_tools import make_registered
 from common.errors import ExperimentFailed, UserError, one_line_errors
-from common.logx import algo_name, default_arguments, read_progress
-from common.mpi_tools import mpi_fork, proc_id
+from common.logx import algo_name, default_arguments, lock_folder, read_progress
+from common.mpi_tools import end_with_parent, mpi_fork, proc_id
 from common.serialization import convert_json
 
 DATESTAMP = '%Y-%m-%d_%H-%M-%S'
@@ -111,12 +110,6 @@ def pickled_command(thunk, kwargs, num_cpu, logger_kwargs):
     return [sys.executable, '-m', 'common.run_utils', payload]
 
 
-def end_with_parent():
-    """Ask Linux to end this process when its parent ends, however that is killed: a run that went on unseen would
-    write into the folder into which `--resume` soon writes too."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)              # 1 is PR_SET_PDEATHSIG
-
-
 class Experiment:
     """One run, as a command for a process of its own. Its output goes to output.log in the run's folder."""
 
@@ -148,27 +141,43 @@ class Experiment:
         return progress <= state and same and len(rows) >= self.kwargs.get('epochs', math.inf)
 
     def start(self):
-        """Start the process. It finds the modules that this one finds."""
-        os.makedirs(self.folder, exist_ok=True)
+        """Start the process. It finds the modules that this one finds. If that cannot be, `error` says why."""
         env = dict(os.environ, PYTHONUNBUFFERED='1', PYTHONPATH=os.pathsep.join(map(os.path.abspath, sys.path)))
-        with open(self.log, 'a' if self.resume else 'w') as log:
-            self.started, self.position = time.time(), log.tell()
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
-                                            preexec_fn=end_with_parent if sys.platform == 'linux' else None)
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+            if self.log.is_symlink():
+                raise UserError(f'{self.log} is a link: put the file itself there')
+            if self.log.exists() and not self.resume:
+                lock = lock_folder(self.folder)             # a run that goes on there writes to it
+                os.truncate(self.log, 0)
+                lock.release()
+            with open(self.log, 'a') as log:
+                self.started, self.position = time.time(), log.tell()
+                self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
+                                                preexec_fn=end_with_parent if sys.platform == 'linux' else None)
+        except UserError as error:
+            self.error = str(error)
+        except OSError as error:
+            self.error = f'{error.filename or self.folder}: {error.strerror}'
 
     def poll(self):
         """What the process has printed since the last time, and whether it has ended."""
+        if not self.process:
+            return '', True
         status = self.process.poll()                        # asked first, so that the last output is read too
-        with open(self.log, errors='replace') as log:
+        text = ''
+        with contextlib.suppress(OSError), open(self.log, errors='replace') as log:     # it may have been removed
             log.seek(self.position)
             text, self.position = log.read(), log.tell()
         self.output, self.seconds = self.output + text, time.time() - self.started
         if status:
-            self.error = last_error(self.output, status)
+            self.error = last_error(self.output, status, self.folder)
         return text, status is not None
 
     def stop(self):
         """End the process, and an mpirun below it; kill it if it does not listen."""
+        if not self.process:
+            return
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=10)
@@ -176,12 +185,19 @@ class Experiment:
         self.process.wait()
 
 
-def last_error(output, status):
-    """The last line that looks like an error's; mpirun may add lines of its own behind it."""
+def last_error(output, status, folder):
+    """The last line that looks like an error's; mpirun may add lines of its own behind it. On a full disk that line is
+    not in the log, and so the disk itself is asked."""
     if status < 0:
         return f'killed by signal {-status}'
-    errors = re.findall(r'^(?:\S+: error: |[\w.]*(?:Error|Exception|Interrupt)\b).*', output, flags=re.MULTILINE)
+    errors = re.findall(r'^(?:\S+: (?:process \d+ of \d+: )?error: |[\w.]*(?:Error|Exception|Interrupt)\b).*(?=\n)',
+                        output, flags=re.MULTILINE)
     lines = output.strip().splitlines() or ['nothing printed']
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+    except OSError as error:
+        lines.append(f'{folder}: {error.strerror}')
     return errors[-1] if errors else f'exit status {status}, last line: {lines[-1]}'
 
 
@@ -207,14 +223,18 @@ def run_experiments(experiments, jobs=1):
                     bar.update()
                     bar.write(f'{e.name}, seed {e.seed}: {e.error or "finished"} ({e.seconds:.0f} s)')
     finally:
+        for e in running:                                   # all are told before one is waited for
+            e.process.terminate()
         for e in running:
             e.stop()
         bar.close()
     if len(experiments) > 1:
         print(table(experiments))
-    failed = [str(e.log) for e in experiments if e.error]
+    failed = [e for e in experiments if e.error]
     if failed:
-        raise ExperimentFailed(f'{len(failed)} of {len(experiments)} runs failed: see {", ".join(failed)}')
+        logs = ', '.join(str(e.log) for e in failed if e.process)
+        why = f'see {logs}' if logs else failed[0].error    # which could not even be started
+        raise ExperimentFailed(f'{len(failed)} of {len(experiments)} runs failed: {why}')
 
 
 def table(experiments):

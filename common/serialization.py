@@ -2,29 +2,43 @@
 
 `convert_json` makes JSON of anything, for people to read. `save_tree` and `load_tree` keep nested containers of arrays
 and numbers exactly, for programs to go on from; `ReplayFiles` does the same for replay buffers, a part at a time.
-`atomic_write` is how every file of a run is replaced.
+`atomic_write` is how every file of a run is replaced. What is read may be damaged, or made by somebody else: no more is
+read than is there, and what cannot be read is a UserError.
 """
 import contextlib
 import functools
+import glob
 import importlib
 import json
 import math
 import os
 import re
+import secrets
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
 
-from common.mpi_tools import bcast, gather, proc_id, scatter
+from common.errors import UserError, printable
+from common.mpi_tools import bcast, gather, num_procs, proc_id, scatter
 
 MAX_DEPTH = 10          # of convert_json: an environment among the arguments would fill pages
+MAX_JSON = 10**7        # bytes of JSON that are read: parsed, they may take fifty times as much memory
+MAX_TABLE = 2**28       # bytes of progress.txt that are read: half a million epochs
+
+
+def temporary_name(path):
+    """A name that nobody can have foreseen, and put a link there; what a killed run left under such a name goes."""
+    for old in glob.glob(f'{glob.escape(path)}.{"[0-9a-f]" * 16}.tmp'):
+        shutil.rmtree(old) if os.path.isdir(old) and not os.path.islink(old) else os.remove(old)
+    return f'{path}.{secrets.token_hex(8)}.tmp'
 
 
 @contextlib.contextmanager
 def atomic_write(path, mode='wb'):
     """A new file that takes the place of `path` once it is complete: a kill leaves the old one or the new one."""
-    temporary = f'{path}.tmp'
+    temporary, mode = temporary_name(str(path)), mode.replace('w', 'x')         # x: a new file, never another's
     try:
         with open(temporary, mode, **({} if 'b' in mode else dict(encoding='utf-8', newline='\n'))) as file:
             yield file
@@ -44,8 +58,8 @@ def atomic_folder(path):
     No system replaces a folder in one step: a kill between the two renamings leaves the old one as `path`.old, where
     `complete_folder` finds it.
     """
-    new, old = f'{path}.tmp', f'{path}.old'
-    shutil.rmtree(new, ignore_errors=True)
+    new, old = temporary_name(path), f'{path}.old'
+    os.mkdir(new)
     yield new
     if os.path.isdir(path):
         shutil.rmtree(old, ignore_errors=True)
@@ -60,7 +74,49 @@ def complete_folder(path):
     return f'{path}.old' if os.path.isdir(f'{path}.old') and not os.path.isdir(path) else path
 
 
+def check_file(path, longest):
+    """A UserError unless `path` is a file of at most so many bytes: there is no end to a pipe, nor to a device."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError(f'{path} is not a regular file')
+    if (size := os.path.getsize(path)) > longest:
+        raise UserError(f'{path} has {size} bytes, and is not read: a run writes at most {longest}')
+
+
+def check_zip(path):
+    """A UserError unless `path` is a zip file whose parts are stored as they are, as numpy and PyTorch store them:
+    those of a compressed one, or of one that uses its bytes several times, could fill any memory."""
+    check_file(path, np.inf)
+    with zipfile.ZipFile(path) as file:
+        parts = file.infolist()
+    if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+        raise UserError(f'{path} is compressed, and is not read: a run compresses nothing')
+    if sum(part.file_size for part in parts) > os.path.getsize(path):
+        raise UserError(f'{path} would be larger than the file when unpacked, and is not read')
+
+
+@contextlib.contextmanager
+def damage_is_a_user_error(path):
+    """Whatever zipfile, numpy, PyTorch and json may raise about a damaged file is a UserError, in one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f'{path} cannot be read ({type(error).__name__}: {printable(error)}): it is damaged, or not a '
+                        'file of such a run; put a copy of it there, or train anew') from error
+
+
 # %% JSON, for people
+def read_json(path):
+    """The JSON object in a file."""
+    with damage_is_a_user_error(path):
+        check_file(path, MAX_JSON)
+        tree = json.loads(Path(path).read_text(encoding='utf-8'))
+        if not isinstance(tree, dict):
+            raise TypeError(f'{type(tree).__name__} in place of an object')
+        return convert_json(tree)                           # as it was written; or, from elsewhere, no deeper
+
+
 def convert_json(obj, parents=()):
     """The nearest thing to `obj` that JSON can hold; what it has no form for becomes a string that says what it was.
 
@@ -115,12 +171,18 @@ def save_tree(path, tree):
 def load_tree(path):
     """What `save_tree` saved: equal, with the same types, and nothing in it can be code."""
     def decode(node):                                       # called for a JSON object when its parts are decoded
-        kind, value = node.popitem()
+        (kind, value), = node.items()
         return decoders[kind](value)
-    with np.load(path, allow_pickle=False) as arrays:
-        decoders = dict(dict=dict, tuple=tuple, array=arrays.__getitem__, scalar=lambda name: arrays[name][()],
-                        tensor=lambda name: importlib.import_module('torch').from_numpy(arrays[name]))
-        return json.loads(arrays['tree'].tobytes(), object_hook=decode)
+    with damage_is_a_user_error(path):
+        check_zip(path)
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        tree, array = arrays.pop('tree'), arrays.pop        # each can be used once
+        if tree.nbytes > MAX_JSON:
+            raise ValueError(f'its tree has {tree.nbytes} bytes')
+        decoders = dict(dict=dict, tuple=tuple, array=array, scalar=lambda name: array(name)[()],
+                        tensor=lambda name: importlib.import_module('torch').from_numpy(array(name)))
+        return json.loads(tree.tobytes(), object_hook=decode)
 
 
 def _encode(node, arrays, where):
@@ -170,11 +232,28 @@ class ReplayFiles:
         """Fill every process's buffer as it was when it had stored `count` rows."""
         self.saved = replay.count = count
         replay.ptr, replay.size = count % len(replay.data), min(count, len(replay.data))
+        filled = max(0, count - len(replay.data))               # up to which row there is all that is needed
+        for end in bcast([end for end in self._ends() if filled < end <= count]):
+            rows = scatter(self._read(end, replay.data) if proc_id() == 0 else None)
+            if end - len(rows) <= filled:
+                replay.data[np.arange(end - len(rows), end) % len(replay.data)] = rows
+                filled = end
+        if filled < count:
+            raise UserError(f'{self.folder} lacks the rows from {filled} to {count} of the replay buffer: put a copy '
+                            'of what is missing there, or begin anew (--overwrite)')
         if proc_id() == 0:
             self.remove_others(len(replay.data))
-        for end in bcast(self._ends()):
-            rows = scatter(load_tree(self.folder / f'{end}.npz') if proc_id() == 0 else None)
-            replay.data[np.arange(end - len(rows), end) % len(replay.data)] = rows
+
+    def _read(self, end, data):
+        """The rows that a file has for each process, once they are known to be of the buffer's kind."""
+        path = self.folder / f'{end}.npz'
+        parts = load_tree(path)
+        with damage_is_a_user_error(path):
+            shapes, types = {part.shape for part in parts}, {part.dtype for part in parts}
+            if len(parts) != num_procs() or types != {data.dtype} or not any(
+                    shapes == {(n, *data.shape[1:])} and n <= min(end, len(data)) for n, *_ in shapes):
+                raise ValueError('these are not the rows of such a replay buffer')
+            return parts
 
     def remove_others(self, capacity):
         """Process 0: remove the files whose rows are overwritten, or that a kill left behind."""
@@ -183,4 +262,4 @@ class ReplayFiles:
                 os.remove(self.folder / f'{end}.npz')
 
     def _ends(self):
-        return sorted(int(path.stem) for path in self.folder.glob('*.npz') if path.stem.isdigit())
+        return sorted(int(path.stem) for path in self.folder.glob('*.npz') if re.fullmatch('[1-9][0-9]*', path.stem))

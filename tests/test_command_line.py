@@ -118,7 +118,7 @@ def empty_folder(tmp_path, monkeypatch):
     (CARTPOLE + '--gamma True', 'argument --gamma: True is not a number'),
     (CARTPOLE + '--gamma 0.9 x', 'argument --gamma: x is not a number'),
     (CARTPOLE + '--gamma __import__("os").getpid()', 'argument --gamma: __import__("os").getpid() is not a number'),
-    (CARTPOLE + '--pi_lr -1', 'argument --pi_lr: -1 is not a number of at least 0'),
+    (CARTPOLE + '--pi_lr -1', 'argument --pi_lr: -1 is not a number from 0 to 1'),
     (CARTPOLE + '--epochs 2.5', 'argument --epochs: 2.5 is not a whole number of at least 1'),
     (CARTPOLE + '--epochs -1', 'argument --epochs: -1 is not a whole number of at least 1'),
     (CARTPOLE + '--epochs 0', 'argument --epochs: 0 is not a whole number of at least 1'),

@@ -148,10 +148,10 @@ def test_two_columns_where_the_terminal_is_wide_enough():
     diff = diff_of(A, B)
     wide, narrow = render_text(diff, 170), render_text(diff, 100)
     assert max(map(len, wide)) <= 170 and wide[-1] == narrow[-1] == diff.summary
-    assert any(re.fullmatch(r'122 def compute_loss_q\(q, backup\): +\| 130 def compute_loss_q\(q1, q2, backup\):', line)
+    assert any(re.fullmatch(r'118 def compute_loss_q\(q, backup\): +\| 126 def compute_loss_q\(q1, q2, backup\):', line)
                for line in wide)
-    at = narrow.index('- 122 def compute_loss_q(q, backup):')
-    assert narrow[at + 1:at + 4] == ['?' + ' ' * 24 + '^', '+ 130 def compute_loss_q(q1, q2, backup):',
+    at = narrow.index('- 118 def compute_loss_q(q, backup):')
+    assert narrow[at + 1:at + 4] == ['?' + ' ' * 24 + '^', '+ 126 def compute_loss_q(q1, q2, backup):',
                                      '?' + ' ' * 24 + '^^^^^^']
     assert '= Buffer  identical' in wide and '= Buffer  identical' in narrow
 

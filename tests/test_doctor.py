@@ -245,15 +245,12 @@ def test_a_real_run_of_ppo(tmp_path, capsys):
     train(ppo, tmp_path / 'well', lambda: SmallEnv(length=9), vf_lr=0.1, **settings)
     train(ppo, tmp_path / 'kl', lambda: SmallEnv(length=9), vf_lr=0.1, target_kl=1e-8, **settings)
     train(ppo, tmp_path / 'episodes', SmallEnv, vf_lr=0.1, max_ep_len=170, **settings)
-    train(ppo, tmp_path / 'nan', lambda: SmallEnv(length=9, reward=lambda *_: np.nan), **settings)
     capsys.readouterr()
     assert diagnosed(tmp_path / 'well', capsys) == [HEALTHY]
     kl, = diagnosed(tmp_path / 'kl', capsys)
     assert kl.startswith('The policy made one gradient step of 4 in 3 of 3 epochs')
     episodes, = diagnosed(tmp_path / 'episodes', capsys)
     assert episodes.startswith('No episode finished in 3 of 3 epochs') and 'may have 170' in episodes
-    nan, = diagnosed(tmp_path / 'nan', capsys)
-    assert 'became nan or infinite in epoch 0' in nan
 
 
 def test_a_real_run_of_ddpg(tmp_path, capsys):
@@ -317,7 +314,7 @@ def test_what_is_not_a_run(tmp_path, capsys):
     (folder / 'progress.txt').write_text('Epoch\tAverageEpRet\n1\t2\n')
     assert 'lacks TotalEnvInteracts' in refused([folder], capsys)
     (folder / 'config.json').write_text('{')
-    assert 'is not a run' in refused([folder], capsys)
+    assert 'config.json cannot be read' in refused([folder], capsys)
     (folder / 'config.json').unlink()
     assert 'config.json' in refused([folder], capsys)
 

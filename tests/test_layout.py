@@ -12,9 +12,9 @@ from tools.sections import NEIGHBOURS, ROOT, algorithm_files
 
 FILES = algorithm_files()
 PACKAGES = dict(torch='torch', tf1='tensorflow')
-TESTS = {path.stem for path in (ROOT / 'tests').glob('*.py')}
-OWN = {'common', 'tools', 'benchmarks', 'walkthroughs', *FILES, *TESTS}    # what is imported from the repository itself
-PYTHON_FILES = sorted(path for folder in ('', 'common', 'tools', 'tests', 'benchmarks')
+TESTS = {path.stem for folder in ('tests', 'examples') for path in (ROOT / folder).glob('*.py')}
+OWN = {'common', 'tools', 'benchmarks', 'walkthroughs', 'tests', *FILES, *TESTS}        # imported from the repository
+PYTHON_FILES = sorted(path for folder in ('', 'common', 'tools', 'tests', 'benchmarks', 'examples')
                       for path in (ROOT / folder).glob('*.py'))
 
 

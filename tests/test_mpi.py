@@ -107,15 +107,19 @@ def test_statistics_over_processes_of_which_some_hold_nothing(tmp_path):
 
 
 @needs_mpirun
-def test_a_failing_process_ends_all_with_its_traceback(tmp_path):
-    done = run('''
+@pytest.mark.parametrize(('failure', 'status', 'message'), [
+    ("raise ValueError('the reason')", 1, 'Process 1 of 3 failed, so all of them stop:\nTraceback'),
+    ('sys.exit(3)', 3, 'process 1 of 3: error: sys.exit(3)')])
+def test_a_failing_process_ends_all_and_says_why(failure, status, message, tmp_path):
+    done = run(f'''
+        import sys
         from common.mpi_tools import *
         if proc_id() == 1:
-            raise ValueError('the reason')
+            {failure}
         mpi_sum(1)                                  # the others would wait here for ever
         ''', 3, tmp_path, timeout=30)
-    assert done.returncode != 0
-    assert 'Process 1 of 3 failed' in done.stderr and 'ValueError: the reason' in done.stderr
+    assert done.returncode == status and message in done.stderr
+    assert 'ValueError' not in failure or 'ValueError: the reason' in done.stderr
 
 
 @needs_mpirun

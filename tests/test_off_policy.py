@@ -539,7 +539,7 @@ def test_sac_logs_a_learned_alpha_alone_and_takes_none_at_all(name, recwarn):
 @pytest.mark.parametrize('obs_shape', [(3,), (), (2, 4, 5)])
 @each_loop
 def test_replay_keeps_the_latest_and_gives_every_field_in_its_shape(name, obs_shape):
-    buf, rng = file(name).ReplayBuffer(obs_shape, 2, 5), np.random.default_rng(0)
+    buf, rng = file(name).ReplayBuffer(Box(-1, 1, obs_shape), Box(-1, 1, (2,)), 5), np.random.default_rng(0)
     rows = []
     for i in range(13):
         rows.append(dict(obs=rng.normal(size=obs_shape), act=rng.normal(size=2), rew=i + 0.5,
@@ -559,7 +559,7 @@ def test_replay_keeps_the_latest_and_gives_every_field_in_its_shape(name, obs_sh
 
 @each_loop
 def test_replay_draws_uniformly_with_replacement_from_filled_rows(name):
-    buf, rng = file(name).ReplayBuffer((1,), 1, 10), np.random.default_rng(0)
+    buf, rng = file(name).ReplayBuffer(Box(-1, 1, (1,)), Box(-1, 1, (1,)), 10), np.random.default_rng(0)
     for i in range(1, 8):
         buf.store(np.array([i]), np.array([i]), i, np.array([i]), False)
     batches = np.array([buf.sample_batch(rng, 7)['rew'] for _ in range(2000)])
@@ -602,7 +602,7 @@ def test_environment_gets_its_own_bounds_and_the_buffer_has_the_units_of_the_pol
     agent = train(name, env_fn, tmp_path, steps_per_epoch=60, epochs=1, start_steps=30, update_after=100,
                   num_test_episodes=1, **({} if 'sac' in name else dict(act_noise=0.2)))
     env, test_env = envs
-    act, center, half_range = buffers[0].data[:60, 2:4], [0.75, -30], [0.25, 20]
+    act, center, half_range = buffers[0].data['act'][:60], [0.75, -30], [0.25, 20]
     assert len(env.received) == 60 and (np.abs(act) <= 1).all()
     np.testing.assert_allclose(env.received, center + half_range * act, rtol=1e-5)
     assert (np.ptp(act[:30], axis=0) > 1.5).all()                                   # uniform over [-1, 1]
@@ -652,7 +652,7 @@ def test_truncation_is_bootstrapped_through_and_termination_is_not(name, ends, b
     assert float(row['AverageEpRet']) == float(row['EpLen']) == 5
     buf, = buffers
     assert buf.size == 350
-    terminated = buf.data[:buf.size, -1]
+    terminated = buf.data['terminated'][:buf.size]
     assert terminated.tolist() == ([0, 0, 0, 0, 1] * 70 if ends == 'termination' else [0] * 350)
 
     batch = buf.sample_batch(np.random.default_rng(0), 200)

@@ -154,7 +154,7 @@ def fill(buf, rng, last_terminated):
 def test_adv_and_ret_are_their_definitions(algo, gamma, lam, last_terminated, monkeypatch):
     monkeypatch.setattr(algo.file, 'mpi_statistics_scalar', lambda x: (0, 1))           # leave adv as it is
     rng = np.random.default_rng(0)
-    buf = algo.Buffer((3,), (2,), 20, gamma, lam)
+    buf = algo.Buffer(Box(-1, 1, (3,)), Box(-1, 1, (2,)), 20, gamma, lam)
     for _ in range(10):                                                                 # the buffer is used again
         val, paths, last_val = fill(buf, rng, last_terminated)
         rew = buf.rew.copy()
@@ -167,7 +167,7 @@ def test_adv_and_ret_are_their_definitions(algo, gamma, lam, last_terminated, mo
 @each_algo
 def test_termination_on_the_last_step_of_an_epoch_is_not_bootstrapped(algo):
     for terminated, expected in [(True, [1.9, 1]), (False, [1.9 + 0.81 * 100, 1 + 0.9 * 100])]:
-        buf = algo.Buffer((1,), (), 2, 0.9, 0.95)
+        buf = algo.Buffer(Box(-1, 1, (1,)), Discrete(2), 2, 0.9, 0.95)
         buf.store([0], 0, 1)
         buf.store([0], 0, 1)
         buf.finish_path([0], terminated)
@@ -177,7 +177,7 @@ def test_termination_on_the_last_step_of_an_epoch_is_not_bootstrapped(algo):
 @each_algo
 def test_adv_is_normalised_in_float64_and_with_an_epsilon(algo):
     rng = np.random.default_rng(0)
-    buf = algo.Buffer((), (), 1000, 0, 0)                                               # gamma 0: adv is rew - val
+    buf = algo.Buffer(Box(-1, 1, ()), Discrete(2), 1000, 0, 0)                            # gamma 0: adv is rew - val
     for offset, scale in [(0, 1), (1e7, 0.1)]:                                          # float32 would lose the latter
         rew = offset + scale * rng.standard_normal(1000)
         for t in range(1000):
@@ -195,7 +195,7 @@ def test_adv_is_normalised_in_float64_and_with_an_epsilon(algo):
 def test_buffer_gives_back_what_it_was_given_in_its_shape(algo):
     rng = np.random.default_rng(0)
     obs, act, logp = rng.random((5, 4, 4, 2)), rng.random((5, 3)), rng.random(5)
-    buf = algo.Buffer((4, 4, 2), (3,), 5, 0.9, 0.9)
+    buf = algo.Buffer(Box(-1, 1, (4, 4, 2)), Box(-1, 1, (3,)), 5, 0.9, 0.9)
     for t in range(5):
         buf.store(obs[t], act[t], 0)
     with pytest.raises((AssertionError, IndexError)):

@@ -461,7 +461,7 @@ def test_wrappers_are_those_of_the_run(tmp_path):
     change_config(tmp_path, wrappers=[f'{tmp_path.name}.evil:Wrapper'])
     sys.path.append(str(tmp_path.parent))
     with pytest.raises(UserError, match='would execute code from the folder of the run'):
-        load_policy_and_env(tmp_path)
+        load_policy_and_env(tmp_path, trust=True)
     sys.path.remove(str(tmp_path.parent))
 
 
@@ -477,14 +477,18 @@ def test_what_is_not_a_run(run, tmp_path, capsys):
     shutil.rmtree(run / 'pyt_save')
     assert 'has no saved model yet' in refused([run], capsys)
     (run / 'config.json').write_text('{')
-    assert 'has no config.json' in refused([run], capsys)
+    assert 'config.json cannot be read (JSONDecodeError: ' in refused([run], capsys)
 
 
 @pytest.mark.parametrize(('argv', 'words'), [
     (['-n', '0'], '--episodes has to be at least 1'), (['-l', '-1'], '--len at least 0'), (['-n', 'x'], 'invalid int'),
     (['--deterministc'], '--deterministc (nearest: --deterministic)'), (['--gif', 'no/such/a.gif'], 'no folder no'),
-    (['--gif', 'a.mp4'], '--gif a.mp4: the name has to end in .gif'), (['--file', 'no.py'], 'there is no file no.py')])
-def test_mistakes_on_the_command_line(run, argv, words, capsys):
+    (['--gif', 'a.mp4'], '--gif a.mp4: the name has to end in .gif'), (['--file', 'no.py'], 'there is no file no.py'),
+    (['--gif', '.'], '--gif .: the name has to end in .gif'), (['--gif', 'folder.gif'], 'folder.gif: that is a folder'),
+    (['-s', '-1'], '--seed -1: expected a whole number from 0'), (['-s', '9' * 400], 'expected a whole number from 0')])
+def test_mistakes_on_the_command_line(run, argv, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'folder.gif').mkdir()
     assert words in refused([run, '-nr', *argv], capsys)
 
 
@@ -500,12 +504,13 @@ def test_algorithm_files_of_ones_own(run, tmp_path, monkeypatch, capsys):
     change_config(run, algo='my_own')
     monkeypatch.setattr(sys, 'path', [*sys.path])
     monkeypatch.chdir(tmp_path)
-    assert 'not of an algorithm file in' in (line := refused([run, '-nr'], capsys)) and '--file my_own.py' in line
+    assert 'not of an algorithm file in' in (line := refused([run, '-nr'], capsys)) and 'by --file FILE.py' in line
     assert acts_as(run, file='my_own.py') == 5
     sys.modules.pop('my_own')
     monkeypatch.setattr(test_policy, 'ROOT', tmp_path)
     monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path])
-    assert acts_as(run) == 5
+    assert 'not of an algorithm file in' in refused([run, '-nr'], capsys)       # a run may be somebody else's
+    assert acts_as(run, trust=True) == 5
     sys.modules.pop('my_own')
     assert 'beside_it.py is not an algorithm file' in refused([run, '-nr', '--file', 'beside_it.py'], capsys)
 
@@ -513,14 +518,23 @@ def test_algorithm_files_of_ones_own(run, tmp_path, monkeypatch, capsys):
 def test_an_environment_that_is_not_there(run, capsys):
     for name, words in ('CartPol-v1', 'unknown environment CartPol-v1'), ('no_such_module:Env-v0', 'no_such_module'):
         change_config(run, env_name=name)
-        assert words in refused([run, '-nr'], capsys)
+        assert words in refused([run, '-nr', '--trust'], capsys)
 
 
 def test_weights_that_do_not_fit(run, capsys):
     change_config(run, ac_kwargs=dict(hidden_sizes=[9]))
-    assert 'does not hold the weights of these networks' in refused([run, '-nr'], capsys)
-    (run / 'pyt_save' / 'model.pt').write_bytes(b'')
-    assert 'does not hold the weights of these networks' in refused([run, '-nr'], capsys)
+    line = refused([run, '-nr'], capsys)
+    assert 'does not hold the weights of these networks: pi.logits_net.1.weight has the shape [9, 4] here, and' in line
+    change_config(run, ac_kwargs=dict(hidden_sizes=[10**5, 10**5]))             # is not even tried
+    assert 'whose hidden sizes are [100000, 100000]: it is too small' in refused([run, '-nr'], capsys)
+    change_config(run, ac_kwargs=dict(hidden_sizes=[8]))
+    weights = torch.load(path := run / 'pyt_save' / 'model.pt', weights_only=True)
+    torch.save(dict(weights, more=torch.zeros(1)), path)
+    assert 'model.pt cannot be read (RuntimeError: Error(s) in loading state_dict' in refused([run, '-nr'], capsys)
+    torch.save({name: array * np.nan for name, array in weights.items()}, path)
+    assert 'model.pt does not hold weights: some numbers in ' in refused([run, '-nr'], capsys)
+    path.write_bytes(b'')
+    assert 'model.pt cannot be read (BadZipFile: File is not a zip file)' in refused([run, '-nr'], capsys)
 
 
 def test_a_tensorflow_model_that_is_not_complete(runs, tmp_path, capsys):
@@ -528,10 +542,11 @@ def test_a_tensorflow_model_that_is_not_complete(runs, tmp_path, capsys):
     capsys.readouterr()
     change_config(run, ac_kwargs=dict(hidden_sizes=[9]))
     assert 'does not hold the weights of these networks: ' in refused([run, '-nr'], capsys)
-    shutil.rmtree(run / 'tf1_save' / 'variables')
-    assert 'tf1_save is not a complete model' in refused([run, '-nr'], capsys)
+    change_config(run, ac_kwargs=dict(hidden_sizes=[8]))
+    (run / 'tf1_save' / 'weights.npz').unlink()
+    assert 'weights.npz cannot be read (FileNotFoundError: ' in refused([run, '-nr'], capsys)
     change_config(run, algo='ppo_torch')
-    assert 'tf1_save does not hold the weights of these networks' in refused([run, '-nr'], capsys)
+    assert 'tf1_save is not a regular file' in refused([run, '-nr'], capsys)
 
 
 # ---- Nothing in a run is executed
@@ -552,7 +567,7 @@ def test_a_pickled_object_is_refused(how, run, tmp_path, capsys):
         path.write_bytes(pickle.dumps(trap, protocol=2))
     else:
         torch.save(trap if how == 'torch' else dict(torch.load(path, weights_only=True), trap=trap), path)
-    assert f'{path} holds more than weights' in refused([run, '-nr'], capsys)
+    assert f'{path} ' + ('cannot be read' if how == 'pickle' else 'holds more than weights') in refused([run], capsys)
     assert not (tmp_path / 'executed').exists()
     with pytest.raises(Exception, match='.*'):                          # the trap is a trap
         torch.load(path, weights_only=False).missing if how != 'pickle' else pickle.loads(path.read_bytes()).missing
@@ -587,7 +602,8 @@ def test_code_in_the_folder_is_not_imported(config, words, run, monkeypatch, cap
     (run / 'evil.py').write_text('raise AssertionError("executed")')
     monkeypatch.setattr(sys, 'path', [*sys.path, str(run), str(run.parent)])
     change_config(run, **config)
-    assert words in refused([run, '-nr'], capsys)
+    for confirmed in ['--trust'], ['--env', config.get('env_name', 'CartPole-v1')]:
+        assert words in refused([run, '-nr', *confirmed], capsys)
 
 
 @pytest.mark.parametrize(('framework', 'other'), [('torch', 'tensorflow'), ('tf1', 'torch')])

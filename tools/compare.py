@@ -514,7 +514,7 @@ def find_pair(words):
 
 def find_file(word, framework=FRAMEWORKS[0]):
     """The path of a file, given by its path, or as ppo_torch, ppo_torch.py or ppo."""
-    if Path(word).is_file():
+    if os.path.isfile(word):                                # False of names that are too long for a file, too
         return Path(word)
     name = f'{word}_{framework}' if word in ALGORITHMS else word.removesuffix('.py')
     if name in algorithm_files():

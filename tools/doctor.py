@@ -7,7 +7,6 @@ run with itself: "poor" returns are those that never rose, or that fell back. Ev
 and columns ({name: a number per epoch; nan where the cell is empty, inf where it holds nan or inf}) that gives a
 message, or None if all is well. Its limits are rules of thumb.
 """
-import json
 import os
 import textwrap
 from pathlib import Path
@@ -15,8 +14,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from common.errors import ArgumentParser, UserError, one_line_errors
+from common.errors import ArgumentParser, UserError, one_line_errors, printable
 from common.logx import read_progress
+from common.run import check_numbers
+from common.serialization import read_json
 
 ENOUGH = 10                     # epochs before returns are judged: many runs do not move in the first few
 NEEDED = {'Epoch', 'TotalEnvInteracts', 'AverageEpRet', 'epochs', 'steps_per_epoch', 'num_procs', 'max_ep_len', 'gamma'}
@@ -47,7 +48,8 @@ def judge_returns(columns):
     values, n = columns[name][there], there.sum()
     if n < ENOUGH:
         return SimpleNamespace(name=name, learned=None, fell=False, well=False)
-    smooth = np.convolve(values, np.full(n // 5, 1 / (n // 5)), mode='valid')           # over a fifth of the run
+    sums = np.cumsum([0, *values])
+    smooth = (sums[n // 5:] - sums[:-(n // 5)]) / (n // 5)                              # over a fifth of the run
     start, best = values[:n // 10].mean(), smooth.max()
     spread = columns[name.replace('Average', 'Std')][there][:n // 10].mean()            # of single episodes
     learned = best - start > spread / 2
@@ -224,16 +226,16 @@ def diagnose(config, columns):
 
 def runs_inside(folder):
     """Text that names the runs below a folder, or '' if there are none."""
-    runs = sorted(str(path.parent) for path in Path(folder).glob('*/**/progress.txt'))
+    runs = sorted(str(path.parent) for path in Path(folder).glob('*/**/progress.txt')) if os.path.isdir(folder) else []
     more = f' and {len(runs) - 10} more' if len(runs) > 10 else ''
     return f', but runs inside it; give one of {", ".join(runs[:10])}{more}' if runs else ''
 
 
 def read_run(folder):
     """config.json, and progress.txt as columns."""
+    path = os.path.join(folder, 'config.json')
     try:
-        with open(os.path.join(folder, 'config.json'), encoding='utf-8') as file:
-            config = json.load(file)
+        os.stat(path)
         header, rows = read_progress(os.path.join(folder, 'progress.txt'))
         rows = [list(row.values()) for row in rows]
         numbers = np.array([[float(cell or 'nan') for cell in row] for row in rows])
@@ -241,6 +243,8 @@ def read_run(folder):
         inside = runs_inside(folder)
         text = f'has no config.json{inside}' if inside else f'is not a run such as data/ppo_torch/ppo_torch_s0: {error}'
         raise UserError(f'{folder} {text}') from None
+    config = read_json(path)
+    check_numbers(config, path)
     if not rows:
         raise UserError(f'{folder} has no complete epoch yet')
     if not {*header, *config} >= NEEDED:
@@ -252,11 +256,16 @@ def read_run(folder):
 def main(argv=None):
     parser = ArgumentParser(prog='python -m tools.doctor', description=__doc__)
     parser.add_argument('runs', metavar='RUN', nargs='+', help='folder of a run, such as data/ppo_torch/ppo_torch_s0')
-    with one_line_errors('doctor'):
+    with one_line_errors('doctor'), np.errstate(all='ignore'):
         for folder in parser.parse_args(argv).runs:
             config, columns = read_run(folder)
-            print(f'{folder}: {len(columns["Epoch"])} epochs of {config.get("algo")} on {config.get("env_name")}')
-            for message in diagnose(config, columns) or ['Nothing looks wrong.']:
+            algo, env_name = printable(config.get('algo')), printable(config.get('env_name'))
+            print(f'{folder}: {len(columns["Epoch"])} epochs of {algo} on {env_name}')
+            try:
+                messages = diagnose(config, columns) or ['Nothing looks wrong.']
+            except KeyError as error:
+                raise UserError(f'{folder} lacks {error}: it is damaged, or from another program') from error
+            for message in messages:
                 print(textwrap.fill(message, 100, initial_indent='  - ', subsequent_indent='    '))
 
 

@@ -12,6 +12,7 @@ command line are reduced forms, which stand at the end of this file.
 import argparse
 import ast
 import builtins
+import functools
 import inspect
 import json
 import operator
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import textwrap
 import time
+import traceback
 from pathlib import Path
 
 import gymnasium as gym
@@ -305,7 +307,7 @@ def not_resuming(text):
             text = without(text, node)
         elif isinstance(node, ast.Expr) and called_of('logger', node.value) == 'save_state':
             text = replaced(text, node, 'logger.save_model()')
-    return text.replace(' and checkpoint', '')                  # in what save_freq means
+    return text.replace(' or logger.interrupted()', '').replace(' and checkpoint', '')      # in what save_freq means
 
 
 def introduced(text, name, target, mpi):
@@ -438,6 +440,7 @@ REDUCED = dict(
     UserError=dict(module='mpi_tools', text='UserError = ValueError  # The original shows it in one line'),
     **{name: dict(module='env_tools') for name in ('make_env', 'make_env_and_test_env', 'TrainingEnv')},
     EpochLogger=dict(module='logx'),
+    _world=dict(module='mpi_tools'),
     command_line=dict(module='run_utils'),
     parse_value=dict(module='run_utils'),
     setup_saver=dict(module='logx', torch='''
@@ -465,6 +468,23 @@ def mpi_statistics_scalar(x, with_min_and_max=False):
     """Mean and standard deviation (and min, max) of an array."""
     return (x.mean(), x.std(), x.min(), x.max())[:4 if with_min_and_max else 2]
 '''))
+
+
+@functools.cache
+def _world():
+    """The communicator of all processes, or None where there is no MPI. If one process fails, all of them end."""
+    def abort(*error):
+        traceback.print_exception(*error)
+        sys.stderr.flush()
+        time.sleep(0.5)                                         # mpirun drops what it has not passed on by then
+        MPI.COMM_WORLD.Abort(1)
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):                         # not installed, or it finds no MPI library
+        return None
+    if MPI.COMM_WORLD.Get_size() > 1:
+        sys.excepthook = abort
+    return MPI.COMM_WORLD
 
 
 def make_env(env_fn, off_policy=False):
@@ -495,6 +515,7 @@ class TrainingEnv(gym.Wrapper):
     def __init__(self, env):
         super().__init__(env)
         self.space = env.action_space
+        self.observation_space = Box(-np.inf, np.inf, env.observation_space.shape)              # float32
         if isinstance(self.space, Box):
             self.action_space = Box(self.space.low.ravel(), self.space.high.ravel())
 

@@ -26,6 +26,8 @@ import sys
 import tokenize
 from pathlib import Path
 
+from common.errors import one_line_errors
+
 ROOT = Path(__file__).resolve().parent.parent
 ALGORITHMS = 'vpg', 'ppo', 'trpo', 'ddpg', 'td3', 'sac'
 FRAMEWORKS = 'torch', 'tf1'
@@ -320,7 +322,10 @@ def main(argv=None):
 
 
 if __name__ == '__main__':
-    try:
-        sys.exit(main())
-    except SyntaxError as error:                                # says in which section of which file
-        sys.exit(f'{error}')
+    with one_line_errors('sections'):
+        try:
+            status = main()
+            sys.stdout.flush()                                  # so that a closed pipe, of head say, is noticed here
+        except SyntaxError as error:                            # says in which section of which file
+            sys.exit(f'{error}')
+    sys.exit(status)

@@ -5,12 +5,12 @@
     python -m common.run test_policy data/ppo_torch/ppo_torch_s0 -n 1 --gif cartpole.gif
 
 The policy acts as it did in training: the algorithm's own file builds its Agent from config.json, and the saved weights
-are loaded into it. Nothing from the run's folder is executed, neither code nor a graph: only numbers are read. A file
-of your own, such as a changed copy of ppo_torch.py, is found in the folder of the others, or named by --file.
+are loaded into it. Nothing from the run's folder is executed, neither code nor a graph: only numbers are read. But
+config.json may name modules to import, for an environment or a wrapper: it is asked for them only if you confirm that,
+by --env module:Env-v0 or by --trust. A file of your own, such as a changed copy of ppo_torch.py, is named by --file.
 """
 import importlib.util
 import inspect
-import json
 import os
 import pickle
 import re
@@ -20,46 +20,57 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
-import gymnasium as gym
 import numpy as np
 
 from common.env_tools import make_env, make_registered
-from common.errors import ArgumentParser, UserError, one_line_errors
-from common.run import NO_FLAGS, ROOT, activation
+from common.errors import ArgumentParser, UserError, one_line_errors, printable
+from common.run import BOUNDS, NO_FLAGS, ROOT, activation, check_numbers, network_bytes
 from common.run_utils import default_arguments
-from common.serialization import complete_folder, load_tree
+from common.serialization import atomic_write, check_zip, complete_folder, damage_is_a_user_error, load_tree, read_json
 from tools.doctor import runs_inside
+
+OURS = r'(vpg|trpo|ppo|ddpg|td3|sac)_(torch|tf1)'       # algorithm files that a run of somebody else may name
+PLAIN_WRAPPER = r'(gymnasium\.wrappers(\.\w+)*:)?\w+(\([^\'"]*\))?'     # gymnasium's own, no text in its arguments
 
 
 def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, actor_critic=None, ac_kwargs=dict(),
-                        render_mode=None, seed=None, file=None):
+                        render_mode=None, seed=None, file=None, env_name=None, trust=False):
     """The environment of the run in folder `fpath`, and its policy as a function get_action(obs).
 
     A run's folder holds no code. So an environment that is not registered needs its `env_fn` again, a run with networks
     of its own its `actor_critic`, and `ac_kwargs` of it that are functions of one's own, and a run of an algorithm of
-    one's own its `file`. `seed` is for the noise of a stochastic policy.
+    one's own its `file`. What config.json names is imported if you `trust` it; `env_name` takes the place of the
+    environment there. `seed` is for the noise of a stochastic policy.
     """
-    try:
-        config = json.loads(Path(fpath, 'config.json').read_text(encoding='utf-8'))
-    except (OSError, ValueError):
+    path = os.path.join(fpath, 'config.json')
+    if not os.path.exists(path):
         inside = runs_inside(fpath) or ': give a folder such as data/ppo/ppo_s0'
-        raise UserError(f'{fpath} has no config.json of a run{inside}') from None
-    path, train_fn = model_path(fpath, itr), training_function(config, file)
+        raise UserError(f'{fpath} has no config.json of a run{inside}')
+    config = read_json(path)
+    check_numbers(config, path)
+    model, train_fn = model_path(fpath, itr), training_function(config, file, trust)
     defaults, module = default_arguments(train_fn), sys.modules[train_fn.__module__]
     if actor_critic is None and config.get('actor_critic') != defaults['actor_critic'].__name__:
         raise UserError('this run has networks of its own: call load_policy_and_env(fpath, actor_critic=...)')
     off_policy = 'replay_size' in defaults
-    env = make_env(env_fn or (lambda: registered_env(fpath, config, render_mode)), off_policy)
+    env = make_env(env_fn or (lambda: registered_env(fpath, config, render_mode, env_name, trust)), off_policy)
     if env.statistics():                                # of what a normalizing wrapper has seen: seen, and no more
-        env.set_statistics(load_tree(os.path.join(fpath, 'state.npz'))['states'][0]['env']['statistics'])
+        state = os.path.join(fpath, 'state.npz')
+        with damage_is_a_user_error(state):
+            env.set_statistics(load_tree(state)['states'][0]['env']['statistics'])
         env.share_statistics(env)
 
     args = {**defaults, **{key: config[key] for key in defaults if key in config and key not in NO_FLAGS}}
-    args.update(actor_critic=actor_critic or defaults['actor_critic'], ac_kwargs={**config['ac_kwargs'], **ac_kwargs})
-    if isinstance(args['ac_kwargs'].get('activation'), str):
-        args['ac_kwargs']['activation'] = activation(train_fn, args['ac_kwargs']['activation'])
-    agent = module.Agent(env, np.random.default_rng(0), SimpleNamespace(**args))
-    load_weights(agent, path)
+    with damage_is_a_user_error(path):                  # which decides how the networks are made
+        args.update(actor_critic=actor_critic or defaults['actor_critic'],
+                    ac_kwargs={**config['ac_kwargs'], **ac_kwargs})
+        if isinstance(args['ac_kwargs'].get('activation'), str):
+            args['ac_kwargs']['activation'] = activation(train_fn, args['ac_kwargs']['activation'])
+        if network_bytes(args['ac_kwargs'].get('hidden_sizes', ())) > size_of(model):
+            raise UserError(f'{model} does not hold the weights of these networks, whose hidden sizes are '
+                            f'{printable(args["ac_kwargs"]["hidden_sizes"])}: it is too small')
+        agent = module.Agent(env, np.random.default_rng(0), SimpleNamespace(**args))
+    load_weights(agent, model)
     if deterministic or 'act_noise' in defaults:        # ddpg's and td3's noise is for exploration, not of the policy
         return env, agent.act
     rng, space = np.random.default_rng(seed), env.action_space
@@ -68,10 +79,10 @@ def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, act
     return env, lambda obs: agent.act(obs, module.draw_noise(rng, 1, space)[0])
 
 
-def training_function(config, file=None):
+def training_function(config, file=None, trust=False):
     """The training function of the run's algorithm, from the file of that name in this repository, or else from the
     file that the user names, and from nowhere else."""
-    algo, files = config.get('algo'), {path.stem: path for path in ROOT.glob('*.py')}
+    algo, files = str(config.get('algo')), {path.stem: path for path in ROOT.glob('*.py')}
     if file and not os.path.isfile(file):
         raise UserError(f'there is no file {file}')
     if file:
@@ -79,10 +90,12 @@ def training_function(config, file=None):
         spec = importlib.util.spec_from_file_location(Path(file).stem, file)
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    elif algo in files and importlib.util.find_spec(algo).origin == str(files[algo]):
+    elif algo in files and (trust or re.fullmatch(OURS, algo)) and (
+            importlib.util.find_spec(algo).origin == str(files[algo])):
         module = importlib.import_module(algo)
     else:
-        raise UserError(f'this run is not of an algorithm file in {ROOT}, but of {algo}: name that by --file {algo}.py')
+        raise UserError(f'this run is not of an algorithm file in {ROOT}, but of {printable(algo)}: name that by '
+                        '--file FILE.py, if you trust it')
     functions = [f for f in vars(module).values() if inspect.isfunction(f) and f.__module__ == module.__name__]
     found = [f for f in functions if {'env_fn', 'logger_kwargs'} <= {*inspect.signature(f).parameters}]
     if len(found) != 1 or not hasattr(module, 'Agent'):
@@ -91,41 +104,70 @@ def training_function(config, file=None):
 
 
 def load_weights(agent, path):
-    """Load the weights in a file of PyTorch's, or the variables in a SavedModel's folder, into the agent's networks."""
-    if hasattr(agent, 'sess'):
-        from common.mpi_tf import tf
-        try:
-            saved = tf.train.load_checkpoint(os.path.join(path, 'variables', 'variables'))
-        except (ValueError, tf.errors.OpError) as error:
-            raise UserError(f'{path} is not a complete model: {error}') from None
-        shapes = saved.get_variable_to_shape_map()
-        for variable in agent.ac.variables:
-            name, shape = variable.op.name, variable.shape.as_list()
-            if shapes.get(name) != shape:
-                raise UserError(f'{path} does not hold the weights of these networks: {name} has the shape {shape} '
-                                f'here, and {shapes.get(name, "is not there")} in the file')
-            variable.load(saved.get_tensor(name), agent.sess)
-        return
-    import torch
-    try:
-        agent.ac.load_state_dict(torch.load(path, weights_only=True))
-    except pickle.UnpicklingError:
-        raise UserError(f'{path} holds more than weights, and is not loaded: that could execute code') from None
-    except (RuntimeError, TypeError, EOFError, OSError) as error:
-        raise UserError(f'{path} does not hold the weights of these networks: {error}') from None
+    """Load the weights in a file of PyTorch's, or those beside a SavedModel, into the agent's networks."""
+    tensorflow = hasattr(agent, 'sess')
+    with damage_is_a_user_error(path):
+        if tensorflow:
+            saved, own = load_tree(os.path.join(path, 'weights.npz')), {v.op.name: v for v in agent.ac.variables}
+        else:
+            import torch
+            check_zip(path)
+            try:
+                saved, own = torch.load(path, weights_only=True), agent.ac.state_dict()
+            except pickle.UnpicklingError:
+                raise UserError(f'{path} holds more than weights, and is not loaded: that could execute code') from None
+        for name, array in own.items():
+            shapes = [list(x.shape) if hasattr(x, 'shape') else 'none' for x in (array, saved.get(name))]
+            if shapes[0] != shapes[1]:
+                raise UserError(f'{path} does not hold the weights of these networks: {name} has the shape {shapes[0]} '
+                                f'here, and {shapes[1]} in the file')
+            if shapes[0] != 'none' and not np.isfinite(np.asarray(saved[name])).all():
+                raise UserError(f'{path} does not hold weights: some numbers in {name} are not finite')
+            if tensorflow:
+                array.load(saved[name], agent.sess)
+        if not tensorflow:
+            agent.ac.load_state_dict(saved)
 
 
-def registered_env(fpath, config, render_mode):
-    """The environment that config.json names; but none of a module in the run's own folder, which would be its code."""
-    if 'env_name' not in config:
-        raise UserError('its environment is not registered: call load_policy_and_env(fpath, env_fn=...) for this run')
-    name = config['env_name']
-    kwargs, wrappers = config.get('env_kwargs') or {}, config.get('wrappers') or []
-    for text in (name, *wrappers):
+def size_of(path):
+    """The bytes in a file, or in all files of a folder."""
+    files = Path(path).rglob('*') if os.path.isdir(path) else [path]
+    return sum(os.path.getsize(file) for file in files if os.path.isfile(file))
+
+
+def check_trust(fpath, name, kwargs, wrappers, given, trust):
+    """A UserError if what config.json names could import a module or reach a file, unless the user confirms it. Some of
+    gymnasium's own environments read the files, and some wrappers write those, that their arguments name."""
+    def plain(value):
+        if isinstance(value, (list, dict)):
+            return all(map(plain, value.values() if isinstance(value, dict) else value))
+        return not isinstance(value, str) or re.fullmatch(r'[\w -]*', value)
+    names = [name, *(wrappers if isinstance(wrappers, list) else [None])]
+    if not (isinstance(kwargs, dict) and all(isinstance(text, str) and text.isprintable() for text in names)):
+        raise UserError(f'{fpath}/config.json does not describe an environment: env_name is {printable(name)}, '
+                        f'env_kwargs {printable(kwargs)}, wrappers {printable(wrappers)}')
+    strange = [name] if ':' in name and name != given else []
+    strange += [text for text in wrappers if not re.fullmatch(PLAIN_WRAPPER, text)]
+    strange += [f'{key}={value!r}' for key, value in kwargs.items() if not plain(value)]
+    if strange and not trust:
+        way = f'--env {name} or --trust' if strange == [name] else '--trust'
+        raise UserError(f'{fpath}/config.json asks for {printable(", ".join(strange))}, which may import modules and '
+                        f'reach files: if you trust it, add {way}')
+    for text in names:
         module, found, _ = text.partition(':')
         inside = [Path(place, *module.split('.')).resolve().is_relative_to(Path(fpath).resolve()) for place in sys.path]
         if found and any(inside):
             raise UserError(f'{text} would execute code from the folder of the run')
+
+
+def registered_env(fpath, config, render_mode, given=None, trust=False):
+    """The environment that config.json names, or that is given in its place; but none of a module in the run's own
+    folder, which would be its code."""
+    if not given and 'env_name' not in config:
+        raise UserError('its environment is not registered: call load_policy_and_env(fpath, env_fn=...) for this run')
+    name = given or config['env_name']
+    kwargs, wrappers = config.get('env_kwargs') or {}, config.get('wrappers') or []
+    check_trust(fpath, name, kwargs, wrappers, given, trust)
     kwargs = {key: value for key, value in kwargs.items() if key != 'render_mode'}
     if not render_mode:
         return make_registered(name, kwargs, wrappers)
@@ -217,7 +259,11 @@ def write_gif(frames, path, fps):
     """An animation from pictures, by Pillow, which comes with matplotlib."""
     from PIL import Image
     first, *others = [Image.fromarray(frame) for frame in frames]
-    first.save(path, format='GIF', save_all=True, append_images=others, duration=1000 / fps, loop=0)
+    try:
+        with atomic_write(path) as file:
+            first.save(file, format='GIF', save_all=True, append_images=others, duration=1000 / fps, loop=0)
+    except OSError as error:
+        raise UserError(f'cannot write {path}: {error.strerror or error}') from None
 
 
 def has_display():
@@ -234,14 +280,19 @@ def parse_args(argv):
     parser.add_argument('-d', '--deterministic', action='store_true', help='the mean action, or the most likely one')
     parser.add_argument('-s', '--seed', type=int, default=None, help='seed of the environment and of the policy')
     parser.add_argument('--gif', metavar='FILE.gif', help='write the episodes as an animation')
-    parser.add_argument('--file', metavar='FILE.py', help="the run's algorithm, if it is not with the others")
+    parser.add_argument('--env', metavar='NAME', help="in place of the run's: CartPole-v1, or module:Env-v0")
+    parser.add_argument('--file', metavar='FILE.py', help="the run's algorithm, if it is one of your own")
+    parser.add_argument('--trust', action='store_true', help='import the modules that config.json names')
     args = parser.parse_args(argv)
     if args.episodes < 1 or args.len < 0:
         raise UserError('--episodes has to be at least 1, and --len at least 0')
     if args.gif and not args.gif.lower().endswith('.gif'):
         raise UserError(f'--gif {args.gif}: the name has to end in .gif')
-    if args.gif and not os.path.isdir(os.path.dirname(args.gif) or '.'):
-        raise UserError(f'there is no folder {os.path.dirname(args.gif)} for the animation')
+    if args.gif and (os.path.isdir(args.gif) or not os.path.isdir(os.path.dirname(args.gif) or '.')):
+        raise UserError(f'--gif {args.gif}: that is a folder' if os.path.isdir(args.gif) else
+                        f'there is no folder {os.path.dirname(args.gif)} for the animation')
+    if args.seed is not None and not 0 <= args.seed <= BOUNDS['seed'][1]:
+        raise UserError(f'--seed {args.seed}: expected a whole number from 0 to {BOUNDS["seed"][1]}')
     return args
 
 
@@ -254,14 +305,16 @@ def main(argv=None):
             show = False
         mode = 'rgb_array' if args.gif else 'human' if show else None
         env, get_action = load_policy_and_env(args.fpath, args.itr, args.deterministic, render_mode=mode,
-                                              seed=args.seed, file=args.file)
+                                              seed=args.seed, file=args.file, env_name=args.env, trust=args.trust)
         frames = [] if args.gif else None
         try:
             run_policy(env, get_action, args.len or None, args.episodes, args.seed, frames)
-        except gym.error.Error as error:                                # no library for drawing, say
-            raise UserError(f'the environment failed: {error}') from None
+        except (UserError, BrokenPipeError):
+            raise
+        except Exception as error:              # no library for drawing, say, or wrong arguments in config.json
+            raise UserError(f'the environment failed: {type(error).__name__}: {error}') from error
         if args.gif:
-            write_gif(frames, args.gif, fps=env.metadata.get('render_fps', 30))
+            write_gif(frames, args.gif, fps=env.metadata.get('render_fps') or 30)
             print(f'Wrote {args.gif}')
         env.close()
 

@@ -413,44 +413,42 @@ classroom.claim(np.abs(line_slope[corner]).max() < 0.02 * abs(weight),
 # %% Buffer tags=["section"]
 class ReplayBuffer:
     """The latest experience of one process. A transition is one row of one array, so that one index draws a batch."""
-    def __init__(self, obs_shape, act_dim, size):
-        self.obs_shape, obs_dim = obs_shape, int(np.prod(obs_shape))
-        self.field_ends = np.cumsum([obs_dim, act_dim, 1, obs_dim])     # of obs, act, rew and next_obs in a row
-        self.data = np.zeros((size, self.field_ends[-1] + 1), dtype=np.float32)
+    def __init__(self, obs_space, act_space, size):
+        row = [('obs', obs_space.dtype, obs_space.shape), ('act', np.float32, act_space.shape), ('rew', np.float32),
+               ('next_obs', obs_space.dtype, obs_space.shape), ('terminated', np.float32)]
+        self.data = np.zeros(size, dtype=np.dtype(row, align=True))     # images stay uint8, a fourth of float32
         self.ptr, self.size, self.count = 0, 0, 0                       # the next row, rows filled, rows ever stored
 
     def store(self, obs, act, rew, next_obs, terminated):
         """Keep one transition, in place of the oldest when the buffer is full."""
-        row, (obs_end, act_end, rew_end, next_obs_end) = self.data[self.ptr], self.field_ends
-        row[:obs_end], row[obs_end:act_end], row[act_end] = obs.reshape(-1), act, rew
-        row[rew_end:next_obs_end], row[next_obs_end] = next_obs.reshape(-1), terminated
+        self.data[self.ptr] = obs, act, rew, next_obs, terminated
         self.ptr = (self.ptr + 1) % len(self.data)
         self.size, self.count = min(self.size + 1, len(self.data)), self.count + 1
 
     def sample_batch(self, rng, batch_size):
-        """Transitions drawn uniformly, with replacement."""
+        """Transitions drawn uniformly, with replacement: arrays (batch, ...)."""
         rows = self.data[rng.integers(self.size, size=batch_size)]
-        obs, act, rew, next_obs, terminated = np.split(rows, self.field_ends, axis=1)
-        obs, next_obs = obs.reshape(-1, *self.obs_shape), next_obs.reshape(-1, *self.obs_shape)
-        return dict(obs=obs, act=act, rew=rew[:, 0], next_obs=next_obs, terminated=terminated[:, 0])
+        return {key: np.asarray(rows[key], dtype=np.float32) for key in rows.dtype.names}
 
 # %% [markdown] tags=["notes"]
-# - `self.field_ends = np.cumsum([obs_dim, act_dim, 1, obs_dim])`: where each field of a row ends. The last one,
-#   `terminated`, needs no entry: it is what remains.
-# - `self.data = np.zeros((size, self.field_ends[-1] + 1), dtype=np.float32)`: a million rows are *reserved*, but the
-#   system gives out the memory only as rows are written.
+# - `row = [('obs', obs_space.dtype, obs_space.shape)`: numpy's structured arrays have rows of named fields, so that
+#   `self.data['rew']` is the column of all rewards.
+# - `self.data = np.zeros(size, dtype=np.dtype(row, align=True))`: a million rows are *reserved*, but the system gives
+#   out the memory only as rows are written.
 # - `self.ptr, self.size, self.count = 0, 0, 0`: before the first lap `size` grows with `ptr`; afterwards it stays, and
 #   `ptr` goes round.
 # - `self.ptr = (self.ptr + 1) % len(self.data)`: the ring. The oldest transition is the one that is overwritten.
 # - `rows = self.data[rng.integers(self.size, size=batch_size)]`: below `size`, not below `len(self.data)`: the empty
 #   rows are zeros, and would teach that everything is worth nothing. The index makes a copy, so a batch does not change
 #   when the ring goes on.
-# - `rew=rew[:, 0]`: from `(batch, 1)` to `(batch,)`, so that rewards and values have one shape.
+# - `return {key: np.asarray(rows[key], dtype=np.float32) for key in rows.dtype.names}`: `rew` and `terminated` are
+#   `(batch,)`, as the values that they are added to.
 
 # %% tags=["check"]
 # Equation (5) in numbers: number the transitions, draw a batch after each one, and count.
 n_steps, drawn_each = 4000, 20
-numbered, draws = ReplayBuffer((1,), 1, n_steps), np.zeros(n_steps + 1)
+one_number = gym.spaces.Box(-1, 1, (1,))
+numbered, draws = ReplayBuffer(one_number, one_number, n_steps), np.zeros(n_steps + 1)
 dice = np.random.default_rng(0)
 for i in range(1, n_steps + 1):
     numbered.store(np.zeros(1), np.zeros(1), i, np.zeros(1), False)          # the reward is the number
@@ -491,11 +489,11 @@ def my_rows(count, size):
 
 def true_rows(count, size):
     """What the file's buffer does."""
-    ring = ReplayBuffer((1,), 1, size)
-    ring.data[:] = -1
+    ring = ReplayBuffer(one_number, one_number, size)
+    ring.data['rew'] = -1
     for ticket in range(count):
         ring.store(np.zeros(1), np.zeros(1), ticket, np.zeros(1), False)
-    return ring.data[:, 2].astype(int)                          # the column of the reward: obs, act, rew
+    return ring.data['rew'].astype(int)
 
 
 classroom.check('Exercise 1a', lambda: my_rows(3, 5), true_rows(3, 5), hint='after three of five, two rows are empty')
@@ -865,7 +863,7 @@ def ddpg(
     agent = Agent(env, rng, args)
     local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
     act_dim = env.action_space.shape[0]
-    buf = ReplayBuffer(env.observation_space.shape, act_dim, replay_size // num_procs())
+    buf = ReplayBuffer(env.observation_space, env.action_space, replay_size // num_procs())
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args), ddpg, env)
     setup_saver(agent, logger)
@@ -914,7 +912,7 @@ def ddpg(
             logger.log_tabular(key, average_only=True)
         logger.log_tabular('Time', time.time() - logger.start_time)
         logger.dump_tabular()
-        if epoch % save_freq == 0 or epoch == epochs - 1:
+        if epoch % save_freq == 0 or epoch == epochs - 1 or logger.interrupted():
             logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
                                    test_env=test_env.episode_state(), updates=agent.updates, epoch=epoch + 1),
                               itr=epoch, replay=buf)

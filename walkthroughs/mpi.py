@@ -102,13 +102,12 @@ import signal
 import subprocess
 import tempfile
 import textwrap
-import time
-import traceback
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from common.errors import UserError
+from common.stopping import others_expected, processes_started, stop_all_with_one
 
 PROGRAM = '''
 import pickle
@@ -177,18 +176,14 @@ classroom.claim(squares == [0, 1, 4, 9], f'{len(squares)} processes ran the same
 #
 # Here is how a process learns who it is. These are the first functions of `common/mpi_tools.py`.
 
-# %% tags=["mirror"] source="common/mpi_tools.py:processes_started,_world,_abort_all,proc_id,num_procs"
-def processes_started():
-    """How many processes mpirun says it has started, by the variables of mpich and Open MPI. MPI need not be there."""
-    return int(os.getenv('PMI_SIZE') or os.getenv('OMPI_COMM_WORLD_SIZE') or 1)
-
-
+# %% tags=["mirror"] source="common/mpi_tools.py:_world,proc_id,num_procs"
 @functools.cache
 def _world():
     """The communicator of all processes, or None where there is no MPI. Asked for first when first needed, so that
     `mpi_fork` can start mpirun from a process that has not itself started MPI."""
     try:
-        from mpi4py import MPI
+        with others_expected():
+            from mpi4py import MPI
         world = MPI.COMM_WORLD
     except (ImportError, RuntimeError):                     # not installed, or it finds no MPI library
         world = None
@@ -197,18 +192,8 @@ def _world():
         raise UserError(f'mpirun has started {processes_started()} processes that do not know of each other: {cause}. '
                         f'pip install mpi4py mpich, and start by {os.path.dirname(sys.executable)}/mpirun')
     if world and world.Get_size() > 1:
-        sys.excepthook = functools.partial(_abort_all, world)
+        stop_all_with_one(world)
     return world
-
-
-def _abort_all(world, kind, error, trace):
-    """End every process when one fails: by default the others would wait in their next collective for ever."""
-    lines = ''.join(traceback.format_exception(kind, error, trace))
-    sys.stderr.write(f'Process {world.Get_rank()} of {world.Get_size()} failed, so all of them stop:\n{lines}')
-    sys.stdout.flush()
-    sys.stderr.flush()
-    time.sleep(0.5)                                         # mpirun drops what it has not passed on by then
-    world.Abort(1)
 
 
 def proc_id():
@@ -221,15 +206,14 @@ def num_procs():
     return _world().Get_size() if _world() else 1
 
 # %% [markdown] tags=["notes"]
-# - `return int(os.getenv('PMI_SIZE') or os.getenv('OMPI_COMM_WORLD_SIZE') or 1)`: what `mpirun` has told this process
-#   through its environment. If it says four, and the library believes it is alone, then the two belong to different
-#   installations of MPI: four equal runs instead of one. The next function refuses that.
 # - `@functools.cache`: the question is asked once. The answer cannot change while a program runs.
 # - `except (ImportError, RuntimeError):                     # not installed, or it finds no MPI library`: without MPI a
 #   program is a single process, and everything works. Nobody has to install it in order to learn.
-# - `sys.excepthook = functools.partial(_abort_all, world)`: what happens when one process fails. See below, under "They
-#   hang".
-# - `world.Abort(1)`: ends all processes, not only this one.
+# - `if processes_started() > 1 and (world is None or world.Get_size() == 1):`: what `mpirun` has told this process
+#   through its environment. If it says four, and the library believes it is alone, then the two belong to different
+#   installations of MPI: four equal runs instead of one.
+# - `stop_all_with_one(world)`: what happens when one process fails. See below, under "They hang". It ends by MPI's
+#   `Abort`, which ends all processes, not only this one.
 # - `return _world().Get_rank() if _world() else 0`: the whole of "who am I?".
 
 # %%
@@ -474,7 +458,7 @@ def sync_params(module):
         tensors = [x for x in (*module.parameters(), *module.buffers()) if x.is_floating_point()]
         flat = torch.nn.utils.parameters_to_vector(tensors).detach()
         broadcast(flat.numpy())
-        torch.nn.utils.vector_to_parameters(flat, tensors)
+        set_flat(tensors, flat)
 
 
 def mpi_avg_grads(module, number=0.0):
@@ -764,8 +748,8 @@ classroom.check('Exercise 4', np.array(answers) if answers and None not in answe
 
 # %% [markdown]
 # There is a second way to hang: a process *fails*. An exception ends it, and the others wait in their next meeting for
-# someone who is dead. This is what `_abort_all`, at the top of this page, is for: it is called instead of the usual
-# handler of exceptions, says which process failed and why, and ends them all.
+# someone who is dead. This is what `stop_all_with_one`, at the top of this page, is for: it puts a function in place of
+# the usual handler of exceptions, which says which process failed and why, and ends them all.
 
 # %%
 def one_fails():
@@ -876,7 +860,14 @@ def mpi_fork(n):
     env = dict(os.environ, STARTED_BY_MPI_FORK='1', OMP_NUM_THREADS='1', MKL_NUM_THREADS='1')
     main = sys.modules['__main__']
     script = ['-m', main.__spec__.name] if main.__spec__ else [sys.argv[0]]
-    sys.exit(subprocess.call([mpirun, '-np', str(n), sys.executable, *script, *sys.argv[1:]], env=env))
+    # In a session of its own mpirun does not hear Ctrl-C from the terminal, but once, from here: twice, it would kill.
+    process = subprocess.Popen([mpirun, '-np', str(n), sys.executable, *script, *sys.argv[1:]], env=env,
+                               start_new_session=True, preexec_fn=end_with_parent if sys.platform == 'linux' else None)
+    on_stop_signals(lambda number, _: process.send_signal(number))
+    status = process.wait()
+    if status < 0:
+        raise ExperimentFailed(f'mpirun was ended by {signal.Signals(-status).name}')
+    sys.exit(status)
 
 # %% [markdown] tags=["notes"]
 # - `if n <= 1 or os.getenv('STARTED_BY_MPI_FORK'):`: the program runs a second time, from its first line, and comes to
@@ -885,7 +876,7 @@ def mpi_fork(n):
 # - `mpirun = shutil.which('mpirun', path=here) or shutil.which('mpirun')`: the `mpirun` that belongs to this Python, if
 #   there is one. Another MPI's would start `n` processes that each believe they are alone: `n` equal runs, not one.
 # - `OMP_NUM_THREADS='1', MKL_NUM_THREADS='1')`: one thread each.
-# - `sys.exit(subprocess.call(`: the parent never comes back from here. What follows `mpi_fork` in a program is done by
+# - `sys.exit(status)`: the parent never comes back from here. What follows `mpi_fork` in a program is done by
 #   the children alone.
 
 # %% [markdown]

@@ -423,9 +423,9 @@ classroom.agree('Its entropy and -E[log density]', entropy, -(np.exp(log_density
 # %% Buffer tags=["section"]
 class PPOBuffer:
     """One process's experience of one epoch, with advantages by GAE(lambda) and rewards to go."""
-    def __init__(self, obs_shape, act_shape, size, gamma, lam):
-        self.obs = np.zeros((size, *obs_shape), dtype=np.float32)
-        self.act = np.zeros((size, *act_shape), dtype=np.float32)
+    def __init__(self, obs_space, act_space, size, gamma, lam):
+        self.obs = np.zeros((size, *obs_space.shape), dtype=obs_space.dtype)
+        self.act = np.zeros((size, *act_space.shape), dtype=np.float32)
         self.rew = np.zeros(size)
         self.gamma, self.lam, self.size = gamma, lam, size
         self.ptr, self.paths = 0, []
@@ -440,7 +440,7 @@ class PPOBuffer:
         self.paths.append((self.ptr, last_obs, terminated))
 
     def last_obs(self):
-        """The observation after each trajectory's last step, (trajectories, *obs_shape)."""
+        """The observation after each trajectory's last step, (trajectories, *obs_space.shape)."""
         return np.array([last_obs for _, last_obs, _ in self.paths])
 
     def get(self, val, logp, last_val):
@@ -497,7 +497,7 @@ def returns_by_definition(rew, last_val, gamma):
 
 generator = np.random.default_rng(1)
 example_rew, example_val = generator.normal(size=7), generator.normal(size=7)
-example = PPOBuffer((1,), (), size=7, gamma=0.9, lam=0.8)
+example = PPOBuffer(Box(-1, 1, (1,)), Box(-1, 1, ()), size=7, gamma=0.9, lam=0.8)
 for t in range(7):
     example.store(np.zeros(1), 0, example_rew[t])
     if t == 3:
@@ -758,7 +758,7 @@ class Agent:
     def evaluate(self, obs, act, last_obs):
         """V(obs), log pi(act | obs) and V(last_obs) of a whole epoch at once, which is faster than at each step."""
         with torch.no_grad():
-            obs, act, last_obs = torch.as_tensor(obs), torch.as_tensor(act), torch.as_tensor(last_obs)
+            obs, act, last_obs = [torch.as_tensor(x, dtype=torch.float32) for x in (obs, act, last_obs)]
             return self.ac.v(obs).numpy(), self.ac.pi(obs).log_prob(act).numpy(), self.ac.v(last_obs).numpy()
 
     def compute_metrics(self, obs, act, adv, ret, logp_old):
@@ -894,7 +894,7 @@ def ppo(
     env.action_space.seed(seed)
     agent = Agent(env, rng, args)
     local_steps = steps_per_epoch // num_procs()
-    buf = PPOBuffer(env.observation_space.shape, env.action_space.shape, local_steps, gamma, lam)
+    buf = PPOBuffer(env.observation_space, env.action_space, local_steps, gamma, lam)
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args), ppo, env)
     setup_saver(agent, logger)
@@ -934,7 +934,7 @@ def ppo(
             logger.log_tabular(key, average_only=True)
         logger.log_tabular('Time', time.time() - logger.start_time)
         logger.dump_tabular()
-        if epoch % save_freq == 0 or epoch == epochs - 1:
+        if epoch % save_freq == 0 or epoch == epochs - 1 or logger.interrupted():
             logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
                                    epoch=epoch + 1), itr=epoch)
     return agent
@@ -1005,7 +1005,7 @@ classroom.claim(classroom.last(ppo_runs[3e-4]) > 150,
 # Equation (12) in numbers: the steps end where the KL divergence passes the limit, and not before.
 def collect(agent, env, steps, play_seed):
     """An epoch of an agent's experience, as the buffer gives it, and the returns of its episodes."""
-    buf = PPOBuffer(env.observation_space.shape, env.action_space.shape, steps, gamma=0.99, lam=0.97)
+    buf = PPOBuffer(env.observation_space, env.action_space, steps, gamma=0.99, lam=0.97)
     noise = draw_noise(np.random.default_rng(play_seed), steps, env.action_space)
     (obs, _), ep_ret, ep_rets = env.reset(seed=play_seed), 0, []
     for t in range(steps):

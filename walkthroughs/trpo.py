@@ -195,7 +195,7 @@ from torch.optim import Adam
 
 from common.env_tools import make_env
 from common.logx import EpochLogger
-from common.mpi_pytorch import mpi_avg_grads, setup_pytorch_for_mpi, setup_saver, sync_params
+from common.mpi_pytorch import mpi_avg_grads, set_flat, setup_pytorch_for_mpi, setup_saver, sync_params
 from common.mpi_tools import mpi_avg, mpi_statistics_scalar, num_procs, proc_id
 from common.run_utils import command_line, explain_arguments
 
@@ -477,9 +477,9 @@ for sigma in (1.0, 0.1, 0.01):
 # %% Buffer tags=["section"]
 class GAEBuffer:
     """One process's experience of one epoch, with advantages by GAE(lambda) and rewards to go."""
-    def __init__(self, obs_shape, act_shape, size, gamma, lam):
-        self.obs = np.zeros((size, *obs_shape), dtype=np.float32)
-        self.act = np.zeros((size, *act_shape), dtype=np.float32)
+    def __init__(self, obs_space, act_space, size, gamma, lam):
+        self.obs = np.zeros((size, *obs_space.shape), dtype=obs_space.dtype)
+        self.act = np.zeros((size, *act_space.shape), dtype=np.float32)
         self.rew = np.zeros(size)
         self.gamma, self.lam, self.size = gamma, lam, size
         self.ptr, self.paths = 0, []
@@ -494,7 +494,7 @@ class GAEBuffer:
         self.paths.append((self.ptr, last_obs, terminated))
 
     def last_obs(self):
-        """The observation after each trajectory's last step, (trajectories, *obs_shape)."""
+        """The observation after each trajectory's last step, (trajectories, *obs_space.shape)."""
         return np.array([last_obs for _, last_obs, _ in self.paths])
 
     def get(self, val, logp, last_val):
@@ -528,7 +528,7 @@ class GAEBuffer:
 # %% tags=["check"]
 # Equation (7) in numbers: one trajectory that is cut, against the sums that the recursions stand for.
 cut_rew, cut_val, cut_last = generator.normal(size=6), generator.normal(size=6), 0.7
-example = GAEBuffer((1,), (), size=6, gamma=0.9, lam=0.8)
+example = GAEBuffer(Box(-1, 1, (1,)), Box(-1, 1, ()), size=6, gamma=0.9, lam=0.8)
 for reward in cut_rew:
     example.store(np.zeros(1), 0, reward)
 example.finish_path(np.zeros(1), terminated=False)
@@ -703,7 +703,7 @@ class Agent:
     def evaluate(self, obs, act, last_obs):
         """V(obs), log pi(act | obs) and V(last_obs) of a whole epoch at once, which is faster than at each step."""
         with torch.no_grad():
-            obs, act, last_obs = torch.as_tensor(obs), torch.as_tensor(act), torch.as_tensor(last_obs)
+            obs, act, last_obs = [torch.as_tensor(x, dtype=torch.float32) for x in (obs, act, last_obs)]
             return self.ac.v(obs).numpy(), self.ac.pi(obs).log_prob(act).numpy(), self.ac.v(last_obs).numpy()
 
     def compute_metrics(self, obs, act, adv, ret, logp_old):
@@ -730,7 +730,7 @@ class Agent:
                 lambda x: flat_grad(kl_grad @ torch.as_tensor(x, dtype=torch.float32), params))
 
     def set_params(self, flat):
-        nn.utils.vector_to_parameters(torch.as_tensor(flat, dtype=torch.float32), self.pi_params)
+        set_flat(self.pi_params, torch.as_tensor(flat, dtype=torch.float32))
 
     def step_pi(self, batch):
         """The largest step that the trust region allows; returns how often the line search had to shorten it."""
@@ -985,7 +985,7 @@ def trpo(
     env.action_space.seed(seed)
     agent = Agent(env, rng, args)
     local_steps = steps_per_epoch // num_procs()
-    buf = GAEBuffer(env.observation_space.shape, env.action_space.shape, local_steps, gamma, lam)
+    buf = GAEBuffer(env.observation_space, env.action_space, local_steps, gamma, lam)
     logger = EpochLogger(**logger_kwargs)
     logger.save_config(vars(args), trpo, env)
     setup_saver(agent, logger)
@@ -1025,7 +1025,7 @@ def trpo(
             logger.log_tabular(key, average_only=True)
         logger.log_tabular('Time', time.time() - logger.start_time)
         logger.dump_tabular()
-        if epoch % save_freq == 0 or epoch == epochs - 1:
+        if epoch % save_freq == 0 or epoch == epochs - 1 or logger.interrupted():
             logger.save_state(dict(agent=agent.get_state(), rng=rng.bit_generator.state, env=env.episode_state(),
                                    epoch=epoch + 1), itr=epoch)
     return agent
@@ -1109,7 +1109,7 @@ def make_batch(agent, data):
 # Equation (11) in numbers: a quadratic form made of products, against the KL that a step really makes.
 def collect(agent, env, steps, play_seed):
     """An epoch of an agent's experience, as the buffer gives it."""
-    buf = GAEBuffer(env.observation_space.shape, env.action_space.shape, steps, gamma=0.99, lam=0.97)
+    buf = GAEBuffer(env.observation_space, env.action_space, steps, gamma=0.99, lam=0.97)
     noise, (obs, _) = draw_noise(np.random.default_rng(play_seed), steps, env.action_space), env.reset(seed=play_seed)
     for t in range(steps):
         act = agent.act(obs, noise[t])

@@ -55,7 +55,7 @@ def check_kl(module):
 
 def check_last_step(module):
     """the future of an episode that terminates on an epoch's last step is worth nothing"""
-    buf = module.PPOBuffer((1,), (), 2, 0.99, 0.97)
+    buf = module.PPOBuffer(gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2), 2, 0.99, 0.97)
     for _ in range(2):
         buf.store(np.zeros(1), 0, 1.0)
     buf.finish_path(np.zeros(1), True)

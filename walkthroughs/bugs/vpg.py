@@ -1,4 +1,5 @@
 """The bugs that the walkthrough of VPG hunts. Reading on spoils the hunt."""
+import gymnasium as gym
 import numpy as np
 
 from walkthroughs import classroom
@@ -7,7 +8,7 @@ from walkthroughs.classroom import Bug
 
 def filled_buffer(module, rew, ends, gamma=1.0, lam=1.0):
     """A buffer with these rewards and zero observations, whose trajectories terminate after the steps `ends`."""
-    buf = module.VPGBuffer((1,), (), len(rew), gamma, lam)
+    buf = module.VPGBuffer(gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2), len(rew), gamma, lam)
     for t, reward in enumerate(rew):
         buf.store(np.zeros(1), 0, reward)
         if t + 1 in ends:
