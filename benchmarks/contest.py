@@ -245,6 +245,13 @@ def choose(contestants, only):
     return chosen
 
 
+def page_with(path, text):
+    """The page with one benchmark's report in the place of its former one; that of the other stays."""
+    old = path.read_text(encoding='utf-8') if path.exists() else ''
+    parts = {part.partition('\n')[0]: part.strip() for part in re.split('^(?=# )', old + text, flags=re.MULTILINE)}
+    return '\n\n'.join(sorted(filter(None, parts.values()), reverse=True)) + '\n'        # Speed, then Scaling
+
+
 def finish(name, args, facts, contestants, text, draw):
     """Write the files, print the report, and return the exit status."""
     written = ''
@@ -256,10 +263,11 @@ def finish(name, args, facts, contestants, text, draw):
                         arguments=contestant.arguments, values=contestant.values,
                         **(dict(failed=contestant.failed) if contestant.failed else {})) for contestant in contestants]
         for path, content in ((f'{name}.json', json.dumps(dict(facts, results=results), indent=1) + '\n'),
-                              (f'{name}.md', text), (f'figures/{name}.png', picture.getvalue())):
+                              ('speed.md', page_with(folder / 'speed.md', text)),
+                              (f'figures/{name}.png', picture.getvalue())):
             with atomic_write(folder / path, 'wb' if isinstance(content, bytes) else 'w') as file:
                 file.write(content)
-        written = f'wrote {name}.json, {name}.md and figures/{name}.png'
+        written = f'wrote {name}.json, speed.md and figures/{name}.png'
     print(f'\n{text}\n{written}')
     failed = [contestant for contestant in contestants if contestant.failed]
     for contestant in failed:

@@ -3,6 +3,7 @@
     python -m benchmarks.learning                   all that is in SUITES below
     python -m benchmarks.learning --suite cartpole --scripts ppo_torch ppo_tf1 --seeds 0 1 2
     python -m benchmarks.learning --list            what there is to run, what is done, and how long the rest takes
+    python -m benchmarks.learning --missing         only what benchmarks/tables lacks, as on another machine
     python -m benchmarks.learning --summary         runs nothing: writes RESULTS.md from what there is
     python -m benchmarks.learning --quick           do all twelve scripts learn? In less than three minutes
 
@@ -132,6 +133,13 @@ def planned(args):
     suites = list(dict.fromkeys(suite for suite, *_ in SUITES))
     ordered = sorted(runs.values(), key=lambda pair: (suites.index(pair[1].suite), pair[1].seed, pair[0]))
     return [run for _, run in ordered]
+
+
+def missing(runs, out):
+    """The runs that no table has to their end."""
+    there = {key: columns['TotalEnvInteracts'].max() for suite in {run.suite for run in runs}
+             for key, columns in read_runs(out / 'tables' / f'{suite}.npz').items()}
+    return [run for run in runs if there.get(run.key, 0) < run.steps]
 
 
 def seconds_left(runs, jobs):
@@ -297,6 +305,7 @@ def parse_args(argv):
     add('--data_dir', default='data/learning', help='folder of the runs (default: %(default)s)')
     add('--out', default=Path(__file__).parent, type=Path, help='folder for tables, figures and RESULTS.md')
     add('--list', action='store_true', help='say what there is to run, and run nothing')
+    add('--missing', action='store_true', help='only the runs that the tables in --out lack')
     add('--summary', action='store_true', help='write RESULTS.md from what has run, and run nothing')
     add('--quick', action='store_true', help='a test of all twelve scripts, in less than three minutes')
     args = parser.parse_args(argv)
@@ -323,7 +332,7 @@ def main(argv=None):
         if args.quick:
             quick(args)
             return
-        runs = planned(args)
+        runs = missing(planned(args), args.out) if args.missing else planned(args)
         if args.list:
             for run in runs:
                 print(f'{run.done()[0] / run.steps:5.0%}  {run.suite:18} {run}, {run.steps} steps')

@@ -9,7 +9,7 @@ over that of one process, divided by their number; it cannot stay high with more
 that are not wholly their own, as a virtual machine's often are: `apart` are processes that share out the steps of PPO
 and never meet, each with networks of its own, and are as fast as the cores allow. Calls and bytes are those of one
 process's Allreduce in a gradient step.
-Results: scaling.json (every value), scaling.md (tables), figures/scaling.png.
+Results: scaling.json (every value), speed.md (tables, below those of benchmarks.speed), figures/scaling.png.
 """
 import math
 import shutil

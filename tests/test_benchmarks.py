@@ -98,6 +98,7 @@ def test_before_measures_the_scripts_of_another_checkout(tmp_path):
 
 @pytest.mark.skipif(shutil.which('mpirun', path=str(Path(sys.executable).parent)) is None, reason='there is no mpirun')
 def test_scaling_measures_processes_together_and_apart(tmp_path):
+    (tmp_path / 'speed.md').write_text('# Speed\n\nwhat it was\n\n# Scaling\n\nwhat it was, before\n')
     done = run('scaling', '--quick', '--rounds', '1', '--np', '1', '2', '--only', '^ppo_torch', '--out', str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / 'scaling.json').read_text())
@@ -106,4 +107,5 @@ def test_scaling_measures_processes_together_and_apart(tmp_path):
         '1 process': 1, '2 processes': 2, '2 processes apart': 2}
     assert all(value['rate'] > 0 for value in values.values())
     assert values['2 processes']['calls_per_gradient'] == pytest.approx(1, abs=0.05)
-    assert '2 processes apart' in (tmp_path / 'scaling.md').read_text()
+    page = (tmp_path / 'speed.md').read_text()
+    assert '2 processes apart' in page and 'before\n' not in page and page.startswith('# Speed\n\nwhat it was\n\n# Sc')

@@ -149,6 +149,15 @@ def test_a_table_keeps_what_no_folder_has_and_takes_what_is_longer(tmp_path, sma
         one.key: [1, 2], two.key: [5, 6]}
 
 
+def test_missing_is_what_the_tables_lack(tmp_path, small):
+    one, two, *others = runs = learning.planned(arguments(tmp_path))
+    write_run(one, [1., 2., 3.], step=200)                              # all of its 600 steps
+    write_run(two, [5.], step=200)                                      # half
+    learning.collect('small', runs, tmp_path, 2)
+    assert learning.missing(runs, tmp_path) == [two, *others]
+    assert learning.missing(runs, tmp_path / 'elsewhere') == runs
+
+
 # ---- Statistics
 
 def coverage(sizes, repeats):
