@@ -254,8 +254,9 @@ def visit(site, browser):
 def some_pages(site):
     """One page of each kind."""
     annotated = sorted((site / 'annotated').glob('*_torch.html'))[:1]
-    return ['index.html', 'results.html', 'speed.html', 'diff/ddpg_torch--td3_torch.html',
-            'diff/ppo_torch--ppo_tf1.html', *(str(path.relative_to(site)) for path in annotated)]
+    return ['index.html', 'results.html', 'speed.html', 'environments.html', 'benchmarks.html',
+            'diff/ddpg_torch--td3_torch.html', 'diff/ppo_torch--ppo_tf1.html',
+            *(str(path.relative_to(site)) for path in annotated)]
 
 
 def test_every_page_loads_on_a_phone(site, browser):

@@ -40,6 +40,10 @@ BUILD = ROOT / 'build'
 WIDE = 1000                 # pixels: a picture that is wider gets both columns of a page
 SHORT = 24                  # lines: code that is shorter stays in view while the text beside it is read
 
+# Pages of benchmarks/: {file: (name of the page, title)}
+RESULTS = {'RESULTS.md': ('results', 'Learning results'), 'speed.md': ('speed', 'Speed'),
+           'environments.md': ('environments', 'Environments'), 'README.md': ('benchmarks', 'What was measured')}
+
 # From the npm registry: {name: (package, version, its hash as the registry gives it)}
 PACKAGES = dict(
     katex=('katex', '0.19.1',
@@ -463,8 +467,9 @@ leads to the file itself, annotated.</p>
 {scrolling(f'<table class="matrix"><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table>', 'table',
            'Code lines changed, for every pair of files')}
 <h2 id="results">Results</h2>
-<p>What the files learn, seed by seed, and how fast, beside other libraries: <a href="results.html">the results</a>, and
-<a href="speed.html">every measurement</a>.</p>
+<p><a href="results.html">What the files learn</a>, seed by seed, beside published figures; <a href="speed.html">how
+fast</a>, beside other libraries; <a href="environments.html">with which environments</a>; and <a
+href="benchmarks.html">how all of this was measured</a>.</p>
 '''
     return page(NAME, body, kind='index')
 
@@ -480,7 +485,9 @@ def results_page(text, source, title, folder):
         width, height = struct.unpack('>II', path.read_bytes()[16:24])
         return f'<img src="figures/{path.name}" width="{width}" height="{height}"'
     content = re.sub(r'<img src="(.*?)"', image, content)
-    content = content.replace('href="speed.md"', 'href="speed.html"').replace('href="README.md"', 'href="results.html"')
+    for other, (name, _) in RESULTS.items():
+        content = content.replace(f'href="{other}"', f'href="{name}.html"')
+    content = re.sub(r'<a href="tables">(.*?)</a>', r'\1', content)             # for programs
     return page(title, f'<article>\n{content}</article>\n', kind='results')
 
 
@@ -534,7 +541,7 @@ def build_site(folder, mode='full', jobs=2, cache=BUILD / 'cache', say=print):
             (new / 'notebooks' / f'{name}_{framework}.ipynb').write_text(
                 notebooks.to_json(notebooks.build(name, framework)), encoding='utf-8')
         (new / 'index.html').write_text(index_page(text, counts, walkthroughs), encoding='utf-8')
-        for source, name, title in (('README.md', 'results', 'Results'), ('speed.md', 'speed', 'Speed')):
+        for source, (name, title) in RESULTS.items():
             (new / f'{name}.html').write_text(results_page(text, source, title, new), encoding='utf-8')
     shutil.rmtree(folder, ignore_errors=True)
     new.rename(folder)
