@@ -108,6 +108,8 @@ def failing_together(folder, hint=''):
         yield
     except UserError as error:
         failure = error
+    except BrokenPipeError:                                 # not of the disk: the reader of what is printed is gone
+        raise
     except OSError as error:
         path = re.sub(f'{TEMPORARY}$', '', str(error.filename or folder))
         failure = UserError(f'{path}: {error.strerror or error}{hint}')

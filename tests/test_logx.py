@@ -4,6 +4,7 @@ import json
 import os
 import pkgutil
 import pty
+import shlex
 import shutil
 import signal
 import subprocess
@@ -618,15 +619,17 @@ def test_quiet_prints_one_line(tmp_path, capsys):
     assert capsys.readouterr().out == 'Epoch 3  AverageEpRet -1390\n'
 
 
-def test_a_reader_who_has_had_enough():
-    """`python ppo_torch.py ... | head` ends without a traceback."""
+@pytest.mark.parametrize('code', ["print('line', flush=True)", 'logger.log_tabular("Epoch", 0); logger.dump_tabular()'])
+def test_a_reader_who_has_had_enough(code, tmp_path):
+    """`python ppo_torch.py ... | head` ends without a traceback, and does not take it for an error of the disk."""
     code = ("from common.errors import one_line_errors\n"
+            "from common.logx import Logger\n"
             "with one_line_errors('x'):\n"
-            "    while True:\n"
-            "        print('line', flush=True)\n")
-    done = subprocess.run(f'{sys.executable} -c "{code}" | head -n 1', shell=True, capture_output=True, text=True,
-                          env=dict(os.environ, PYTHONPATH=ROOT), timeout=60)
-    assert (done.stdout, done.stderr) == ('line\n', '')
+            f"    logger = Logger('{tmp_path}')\n"
+            f"    while True: {code}\n")
+    done = subprocess.run(f'{sys.executable} -c {shlex.quote(code)} | head -n 2', shell=True, capture_output=True,
+                          text=True, env=dict(os.environ, PYTHONPATH=ROOT), timeout=60)
+    assert (done.stdout.count('\n'), done.stderr) == (2, '')
 
 
 def test_resuming_a_finished_run_says_so_and_changes_nothing(tmp_path, capsys):
