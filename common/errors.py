@@ -23,6 +23,17 @@ class Ended(SystemExit):
     """The end of a process that has said why."""
 
 
+class EndedInNotebook(Exception):
+    """The end of a cell, of which a notebook shows one line."""
+    def _render_traceback_(self):                           # which IPython asks for
+        return [str(self)]
+
+
+def in_notebook():
+    """Whether this is the kernel of a notebook."""
+    return 'IPython' in sys.modules and hasattr(sys.modules['IPython'].get_ipython(), 'kernel')
+
+
 def nearest(word, names):
     """' (nearest: ...)' with the names that begin with a word, or are most similar to it; '' if there is none."""
     word, names = word.lower()[:100], {name.lower(): name for name in names}
@@ -70,11 +81,14 @@ def on_stop_signals(handler):
 def one_line_errors(program, hint=''):
     """Show a mistake of the user as one line, by process 0 alone if all make it, and exit with 2; with 1 if experiments
     failed; and with 130 and a hint if interrupted (Ctrl-C, or SIGTERM). Only what has a hint how to go on is asked to
-    stop before it is interrupted: see common/stopping.py."""
+    stop before it is interrupted: see common/stopping.py. In a notebook the line ends the cell, and not the kernel."""
     def leave(status, line):
         from common.stopping import end_together
+        line = f'{program}: {printable(line, longest=2000)}'
+        if in_notebook():
+            raise EndedInNotebook(line)
         on_stop_signals(signal.SIG_IGN)                     # it is ending already
-        end_together(f'{program}: {printable(line, longest=2000)}', status)
+        end_together(line, status)
     before, handlers = vars(command).copy(), {number: signal.getsignal(number) for number in STOP_SIGNALS}
     vars(command).update(program=program, hint=hint)
     on_stop_signals(signal.default_int_handler)
@@ -87,6 +101,8 @@ def one_line_errors(program, hint=''):
     except KeyboardInterrupt as error:
         leave(130, f'interrupted {error}'.strip() + hint)
     except SystemExit as error:
+        if in_notebook() and not error.code:                # --help
+            return
         from common.stopping import several
         if several.world and not isinstance(error, Ended):
             leave(error.code if isinstance(error.code, int) and error.code else 1, f'error: sys.exit({error.code!r})')

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.errors import UserError, printable
+from common.errors import UserError, in_notebook, printable
 from common.mpi_tools import bcast, gather, mpi_op, mpi_statistics_scalar, mpi_sum, num_procs, proc_id
 from common.serialization import (MAX_TABLE, ReplayFiles, atomic_folder, atomic_write, check_file, complete_folder,
                                   convert_json, damage_is_a_user_error, load_tree, read_json, save_tree)
@@ -79,6 +79,11 @@ def default_arguments(function):
     """The keyword arguments of a function with their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def script_of(train_fn):
+    """The file that a training function comes from; where its cells were run in a notebook, the name it would have."""
+    return getattr(train_fn, '__globals__', {}).get('__file__') or f'{algo_name(train_fn)}.py'
 
 
 def algo_name(train_fn):
@@ -170,7 +175,7 @@ class Logger:
         self.step = 0                                               # of the environment, in all processes together
         self.save_model = None          # function of the logger and of what to append to the model's name
         self.tensorboard, self.write_events = tensorboard, None
-        self.quiet = quiet or 'ipykernel' in sys.modules
+        self.quiet = quiet or in_notebook()
         self.lock = self.lock_file = None                           # of process 0: no other run may write there
         self.output_dir = output_dir
         self.output_dir, self.resuming = self._on_process_0(self._prepare_folder, resume, overwrite)
@@ -193,7 +198,7 @@ class Logger:
         """range(local_steps), the steps of an epoch; on a terminal, and in a notebook, with a bar for the steps of the
         whole run."""
         steps, processes = range(local_steps), num_procs()
-        if proc_id() == 0 and (on_terminal(sys.stderr) or 'ipykernel' in sys.modules):
+        if proc_id() == 0 and (on_terminal(sys.stderr) or in_notebook()):
             from tqdm import tqdm
             steps = tqdm(steps, total=epochs * local_steps, initial=epoch * local_steps, unit=' steps',
                          unit_scale=processes, smoothing=0, dynamic_ncols=True, leave=False)

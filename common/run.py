@@ -27,8 +27,8 @@ import time
 import warnings
 
 from common.env_tools import make_env, make_registered
-from common.errors import ArgumentParser, UserError, nearest, one_line_errors, printable
-from common.logx import LARGEST, Logger, algo_name
+from common.errors import ArgumentParser, UserError, in_notebook, nearest, one_line_errors, printable
+from common.logx import LARGEST, Logger, algo_name, script_of
 from common.mpi_tools import num_procs, processes_started
 from common.run_utils import (DATESTAMP, ENV_ARGUMENTS, ExperimentGrid, comments, cpu_count, default_arguments,
                               run_here, setup_logger_kwargs)
@@ -180,7 +180,7 @@ def example_env(train_fn):
 
 def make_parser(train_fn):
     """The command line of a training function."""
-    script, defaults = os.path.basename(inspect.getsourcefile(train_fn)), default_arguments(train_fn)
+    script, defaults = os.path.basename(script_of(train_fn)), default_arguments(train_fn)
     epilog = EPILOG.format(script=script, env=example_env(train_fn), name=script.removesuffix('.py'))
     width = min(120, shutil.get_terminal_size().columns)
     parser = ArgumentParser(prog=script, usage=f'python {script} --env NAME [--FLAG VALUE [VALUE ...]] ...',
@@ -255,18 +255,22 @@ def parse_args(argv, train_fn):
 
 def command_line(train_fn, argv=None):
     """The whole command line of an algorithm file: `--help`, one run, or several values for a flag and so a grid."""
-    argv, script = sys.argv[1:] if argv is None else argv, inspect.getsourcefile(train_fn)
+    argv, script = sys.argv[1:] if argv is None else argv, script_of(train_fn)
     sys.path.append(os.getcwd())                            # for environments and wrappers in modules of the user's own
     with one_line_errors(os.path.basename(script), '; the same command with --resume goes on from the last checkpoint'):
         grid, options = parse_args(argv, train_fn)
         variants = grid.variants()
         check(train_fn, variants, options)
-        command = functools.partial(variant_command, grid, script, options)
+        file = '__file__' in train_fn.__globals__               # else its cells were run in a notebook
+        command = functools.partial(variant_command, grid, script, options) if file else None
+        options['quiet'] = options['quiet'] or in_notebook()
         logger_options = {key: options[key] for key in ('resume', 'overwrite', 'keep_all', 'tensorboard', 'quiet')}
         if options['print_commands']:
+            if not command:
+                raise UserError('--print_commands: no command can run the cells of a notebook; leave it out')
             for variant in variants:
                 print(shlex.join(command(grid.variant_name(variant), variant)))
-        elif len(variants) > 1:
+        elif len(variants) > 1 or options['num_cpu'] > 1 and in_notebook():     # whose kernel cannot start again
             grid.run(train_fn, options['num_cpu'], options['data_dir'], options['datestamp'], options['jobs'], command,
                      **logger_options)
         else:

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from common.env_tools import make_registered
 from common.errors import ExperimentFailed, UserError, one_line_errors
-from common.logx import algo_name, default_arguments, lock_folder, read_progress
+from common.logx import algo_name, default_arguments, lock_folder, read_progress, script_of
 from common.mpi_tools import end_with_parent, mpi_fork, proc_id
 from common.serialization import convert_json
 
@@ -358,8 +358,7 @@ def command_line(train_fn, argv=None):
     """The command line of an algorithm file, made from its training function: see common/run.py. A notebook has none of
     its own: there, running the file's last cell tells how to train."""
     from common import run
-    script = inspect.getsourcefile(train_fn)
-    if argv is None and hasattr(builtins, '__IPYTHON__') and Path(sys.argv[0]).name != Path(script).name:
+    if argv is None and hasattr(builtins, '__IPYTHON__') and Path(sys.argv[0]).name != Path(script_of(train_fn)).name:
         name, env = train_fn.__name__, run.example_env(train_fn)
         print(f"In a notebook, train by {name}(lambda: gymnasium.make('{env}')), or as on the command line by "
               f"command_line({name}, ['--env', '{env}'])")

@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
-from common.errors import STOP_SIGNALS, Ended, UserError, command, on_stop_signals
+from common.errors import STOP_SIGNALS, Ended, UserError, command, in_notebook, on_stop_signals
 
 EXIT = sys.exit
 GRACE = 5                                                   # seconds; with what follows, ten at most
@@ -38,7 +38,7 @@ def processes_started():
 def finish_epoch_first():
     """From here on Ctrl-C and SIGTERM only ask to stop, if this is a run of the command line."""
     asked.signal, asked.time = 0, math.inf
-    if command.hint and os.name == 'posix' and 'ipykernel' not in sys.modules and on_stop_signals(_ask):
+    if command.hint and os.name == 'posix' and not in_notebook() and on_stop_signals(_ask):
         _watch_signals()
 
 

@@ -160,7 +160,6 @@ def test_only_a_run_of_the_command_line_is_asked_to_stop(tmp_path, monkeypatch):
     """Elsewhere Ctrl-C raises KeyboardInterrupt at once: in Python, in a notebook, in a tool, and after the run."""
     def handlers():
         return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    monkeypatch.delitem(sys.modules, 'ipykernel', raising=False)        # which another test may have imported
     before = handlers()
     Logger(tmp_path / '0')
     assert handlers() == before
@@ -176,7 +175,7 @@ def test_only_a_run_of_the_command_line_is_asked_to_stop(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt, match='after epoch 7, which is saved, by SIGTERM'):
             logger.save_state({}, itr=7)
         assert not Logger(tmp_path / '3').interrupted(), 'another run'
-        monkeypatch.setitem(sys.modules, 'ipykernel', None)
+        monkeypatch.setattr(stopping, 'in_notebook', lambda: True)
     with one_line_errors('ppo_torch.py', '; resume it'):
         Logger(tmp_path / '4')
         assert handlers() == [signal.default_int_handler] * 2
