@@ -9,7 +9,8 @@ import warnings
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces.utils import flatten_space
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction
 
 from common.errors import UserError, nearest
@@ -96,12 +97,13 @@ def make_env(env_fn, off_policy=False):
     env = env_fn()
     description, obs_space, act_space = describe(env), env.observation_space, env.action_space
     if not isinstance(obs_space, Box) or obs_space.shape == ():
-        try:
-            env = FlattenObservation(env)
-            assert isinstance(env.observation_space, Box)
-        except (NotImplementedError, AssertionError):       # it has a part that is no array, a text say
-            raise UserError(f'observations of type {type(obs_space).__name__} are not supported: put a wrapper around '
-                            'the environment that makes arrays of them (--wrapper module:Name)') from None
+        if not can_be_flat(obs_space):
+            keys = [key for key, part in obs_space.items() if can_be_flat(part)] if isinstance(obs_space, Dict) else []
+            some = f' with parts other than {", ".join(keys)}' if keys else ''
+            hint = f'keep these alone, --wrapper "FilterObservation({keys})", or ' if keys else ''
+            raise UserError(f'observations of type {type(obs_space).__name__}{some} are not supported: {hint}put a '
+                            'wrapper around the environment that makes arrays of them (--wrapper module:Name)')
+        env = FlattenObservation(env)
     if isinstance(act_space, (MultiDiscrete, MultiBinary)) and not off_policy:
         sizes = np.broadcast_to(getattr(act_space, 'nvec', 2), act_space.shape)
         if sizes.prod(dtype=float) > MAX_COMBINATIONS:
@@ -126,6 +128,13 @@ def make_env(env_fn, off_policy=False):
         if off_policy:
             env = RescaleAction(env, np.float32(-1), np.float32(1))
     return TrainingEnv(env, description)
+
+
+def can_be_flat(space):
+    """Whether gymnasium makes arrays of what is in a space: not so if it has a part that is no array, a mission say."""
+    with contextlib.suppress(NotImplementedError):
+        return isinstance(flatten_space(space), Box)
+    return False
 
 
 def make_env_and_test_env(env_fn):

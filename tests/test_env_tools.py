@@ -1,12 +1,13 @@
 """Environments of all kinds, as the training loops see them."""
 import functools
+import re
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from common.env_tools import make_env, make_env_and_test_env, make_registered
+from common.env_tools import make_env, make_env_and_test_env, make_registered, wrap
 from common.errors import UserError
 from helpers import SmallEnv
 
@@ -54,8 +55,13 @@ class Mission(gym.Space):
 
 
 def test_observations_with_a_part_that_is_no_array_are_refused():
-    with pytest.raises(UserError, match='observations of type Dict are not supported: put a wrapper around'):
-        make_env(functools.partial(SmallEnv, Dict(image=Box(-1, 1, (2,)), mission=Mission()), Discrete(2)))
+    make = functools.partial(SmallEnv, Dict(image=Box(-1, 1, (2,)), mission=Mission(), to=Discrete(3)), Discrete(2))
+    with pytest.raises(UserError, match='Dict with parts other than image, to are not supported: keep these') as error:
+        make_env(make)
+    wrapper = re.search('--wrapper "(.*)"', str(error.value))[1]
+    assert make_env(lambda: wrap(make(), wrapper)).observation_space.shape == (5,)
+    with pytest.raises(UserError, match='observations of type Tuple are not supported: put a wrapper around'):
+        make_env(functools.partial(SmallEnv, Tuple([Mission()]), Discrete(2)))
 
 
 def test_rewards_of_several_parts_are_refused():
