@@ -1,6 +1,7 @@
 """Watching a policy: what is loaded is what was trained, in both frameworks; and nothing else is loaded."""
 import functools
 import importlib
+import inspect
 import json
 import os
 import pickle
@@ -83,7 +84,9 @@ def runs(tmp_path_factory):
         logger_kwargs = dict(output_dir=str(folder), keep_all=keep_all,
                              config=dict(env_name=env_name, algo=f'{algo}_{framework}'))
         train_fn = getattr(importlib.import_module(f'{algo}_{framework}'), algo)
-        settings = {**(ON_POLICY if algo == 'ppo' else OFF_POLICY), **kwargs}
+        known = inspect.signature(train_fn).parameters
+        settings = {**(OFF_POLICY if 'replay_size' in known else ON_POLICY), **kwargs}
+        settings = {key: value for key, value in settings.items() if key in known}
         agent = train_fn(functools.partial(gym.make, env_name), ac_kwargs=dict(hidden_sizes=(8,)),
                          logger_kwargs=logger_kwargs, **settings)
         return SimpleNamespace(folder=str(folder), agent=agent)
@@ -140,6 +143,22 @@ def test_the_policy_is_the_trained_one(runs, case):
     assert found.shape[1:] == env.action_space.shape
     assert np.ptp(found) > 0.01
     env.step(get_action(observations[0]))
+
+
+def test_saved_models_are_also_those_of_tensorflow_2(runs):
+    """tf.saved_model.load reads them, and they act as the agent does."""
+    cases = [runs(algo, 'Pendulum-v1', 'tf1') for algo in ('vpg', 'trpo', 'ppo', 'ddpg', 'td3', 'sac')]
+    code = ("import sys, tensorflow as tf\n"
+            "for folder in sys.argv[1:]:\n"
+            "    act = tf.saved_model.load(folder + '/tf1_save').signatures['serving_default']\n"
+            "    values = dict(obs=[[0.5, -0.5, 2.]], noise=[[0.]])\n"
+            "    names = act.structured_input_signature[1]\n"
+            "    print(*act(**{name: tf.constant(values[name]) for name in names})['act'].numpy().ravel())\n")
+    command = [sys.executable, '-c', code, *(case.folder for case in cases)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = [case.agent.act(np.float32([0.5, -0.5, 2])) for case in cases]
+    np.testing.assert_allclose([float(line) for line in done.stdout.split()], np.ravel(expected), atol=1e-6)
 
 
 @pytest.mark.parametrize('case', STOCHASTIC, ids='-'.join)
