@@ -3,6 +3,7 @@ stop."""
 import ast
 import contextlib
 import importlib
+import re
 import sys
 import traceback
 import warnings
@@ -17,6 +18,7 @@ from common.errors import UserError, nearest
 from common.logx import DIVERGED, LARGEST
 
 MAX_COMBINATIONS = 1000         # of MultiDiscrete actions, each of which becomes a choice of its own
+PLAIN_WRAPPER = r'(gymnasium\.wrappers(\.\w+)*:)?\w+(\([^\'"]*\))?'     # gymnasium's own, no text in its arguments
 
 
 warnings.filterwarnings('ignore', 'overflow encountered in dot')        # which TrainingEnv says in its own words
@@ -82,6 +84,18 @@ def describe(env):
         return dict(env_name=env.spec.id, env_kwargs=dict(env.spec.kwargs),
                     wrappers=[as_text(wrapper) for wrapper in env.spec.additional_wrappers])
     return {}
+
+
+def not_plain(env_name='', env_kwargs=None, wrappers=()):
+    """What in an environment's description could import a module or reach a file. Some of gymnasium's own environments
+    read the files, and some wrappers write those, that their arguments name."""
+    def plain(value):
+        if isinstance(value, (list, dict)):
+            return all(map(plain, value.values() if isinstance(value, dict) else value))
+        return not isinstance(value, str) or re.fullmatch(r'[\w -]*', value)
+    return [*([env_name] if ':' in env_name else []),
+            *(text for text in wrappers if not re.fullmatch(PLAIN_WRAPPER, text)),
+            *(f'{key}={value!r}' for key, value in (env_kwargs or {}).items() if not plain(value))]
 
 
 # ---- Making it fit

@@ -30,13 +30,15 @@ import time
 import zlib
 from pathlib import Path
 
-from common.env_tools import make_registered
+from common.env_tools import make_registered, not_plain
 from common.errors import ExperimentFailed, UserError, one_line_errors
 from common.logx import algo_name, default_arguments, lock_folder, read_progress, script_of
 from common.mpi_tools import end_with_parent, mpi_fork, proc_id
 from common.serialization import convert_json
 
 DATESTAMP = '%Y-%m-%d_%H-%M-%S'
+ROOT = Path(__file__).resolve().parents[1]
+OURS = r'(vpg|trpo|ppo|ddpg|td3|sac)_(torch|tf1)'       # algorithm files that a run of somebody else may name
 ENV_ARGUMENTS = 'env_name', 'env_kwargs', 'wrappers'
 
 
@@ -74,8 +76,12 @@ def run_here(thunk, kwargs, num_cpu, logger_kwargs):
         kwargs['env_fn'] = functools.partial(make_registered, **env)
     thunk(**kwargs)
     if proc_id() == 0:
-        folder = shlex.quote(logger_kwargs['output_dir'])
-        print(f'\nPlot it:   python -m common.run plot {folder}\nWatch it:  python -m common.run test_policy {folder}')
+        folder, file = shlex.quote(logger_kwargs['output_dir']), Path(script_of(thunk)).resolve()
+        trust = ' --trust' if not_plain(**env) else ''      # which test_policy asks for
+        if file.is_file() and not (file.parent == ROOT and re.fullmatch(OURS, file.stem)):
+            trust += f' --file {shlex.quote(min(str(file), os.path.relpath(file), key=len))}'
+        print(f'\nPlot it:   python -m common.run plot {folder}')
+        print(f'Watch it:  python -m common.run test_policy {folder}{trust}')
 
 
 def comments(function):

@@ -1,6 +1,8 @@
 """The worked examples in examples/: networks for images."""
 import importlib
 import os
+import re
+import shlex
 import subprocess
 import sys
 
@@ -101,8 +103,10 @@ def test_the_command_line_resuming_and_test_policy_as_of_an_algorithm_file(tmp_p
     env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / 'tests')]))
     script, run = str(ROOT / 'examples' / 'cnn_torch.py'), tmp_path / 'cnn_torch' / 'cnn_torch_s0'
     train = [script, '--env', 'test_examples:Spot-v0', '--steps_per_epoch', '50', '--data_dir', tmp_path, '--quiet']
-    for command, words in [([*train, '--epochs', '1'], 'Epoch 0'),
-                           ([*train, '--epochs', '2', '--resume'], 'Epoch 1'),
-                           (['-m', 'tools.test_policy', run, '-n', '2', '-nr', '--trust', '--file', script], 'EpRet')]:
+    watch = ['-m', 'common.run', 'test_policy', str(run)]
+    for command, words in [([*train, '--epochs', '1'], 'Epoch 0'), ([*train, '--epochs', '2', '--resume'], 'Epoch 1'),
+                           ([*watch, '--trust', '--file', script, '-n', '2', '-nr'], 'EpRet')]:
         done = subprocess.run([sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0 and words in done.stdout, done.stderr
+        hint = re.search('Watch it:  python (.*)', done.stdout)         # with all that this run needs
+        assert hint is None or shlex.split(hint[1])[:-1] == [*watch, '--trust', '--file']

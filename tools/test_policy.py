@@ -22,15 +22,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from common.env_tools import make_env, make_registered
+from common.env_tools import make_env, make_registered, not_plain
 from common.errors import ArgumentParser, UserError, one_line_errors, printable
 from common.run import BOUNDS, NO_FLAGS, ROOT, activation, check_numbers, network_bytes
-from common.run_utils import default_arguments
+from common.run_utils import OURS, default_arguments
 from common.serialization import atomic_write, check_zip, complete_folder, damage_is_a_user_error, load_tree, read_json
 from tools.doctor import runs_inside
-
-OURS = r'(vpg|trpo|ppo|ddpg|td3|sac)_(torch|tf1)'       # algorithm files that a run of somebody else may name
-PLAIN_WRAPPER = r'(gymnasium\.wrappers(\.\w+)*:)?\w+(\([^\'"]*\))?'     # gymnasium's own, no text in its arguments
 
 
 def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, actor_critic=None, ac_kwargs=dict(),
@@ -136,19 +133,12 @@ def size_of(path):
 
 
 def check_trust(fpath, name, kwargs, wrappers, given, trust):
-    """A UserError if what config.json names could import a module or reach a file, unless the user confirms it. Some of
-    gymnasium's own environments read the files, and some wrappers write those, that their arguments name."""
-    def plain(value):
-        if isinstance(value, (list, dict)):
-            return all(map(plain, value.values() if isinstance(value, dict) else value))
-        return not isinstance(value, str) or re.fullmatch(r'[\w -]*', value)
+    """A UserError if what config.json names could import a module or reach a file, unless the user confirms it."""
     names = [name, *(wrappers if isinstance(wrappers, list) else [None])]
     if not (isinstance(kwargs, dict) and all(isinstance(text, str) and text.isprintable() for text in names)):
         raise UserError(f'{fpath}/config.json does not describe an environment: env_name is {printable(name)}, '
                         f'env_kwargs {printable(kwargs)}, wrappers {printable(wrappers)}')
-    strange = [name] if ':' in name and name != given else []
-    strange += [text for text in wrappers if not re.fullmatch(PLAIN_WRAPPER, text)]
-    strange += [f'{key}={value!r}' for key, value in kwargs.items() if not plain(value)]
+    strange = not_plain('' if name == given else name, kwargs, wrappers)
     if strange and not trust:
         way = f'--env {name} or --trust' if strange == [name] else '--trust'
         raise UserError(f'{fpath}/config.json asks for {printable(", ".join(strange))}, which may import modules and '
