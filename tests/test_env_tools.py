@@ -107,6 +107,28 @@ def test_an_episode_is_replayed_with_its_return_and_length(capsys):
     assert (ep_ret, ep_len) == (3, 3) and not capsys.readouterr().err
 
 
+@pytest.mark.parametrize('name', ['BipedalWalker-v3', 'BipedalWalkerHardcore-v3', 'LunarLanderContinuous-v3'])
+def test_episodes_in_a_physical_world_are_replayed(name, capsys):
+    """Exactly, and exactly from there on, although the first process has played other episodes before."""
+    env, again = (make_env(functools.partial(gym.make, name)) for _ in range(2))
+    actions = np.random.default_rng(0).uniform(-1, 1, (2, 60, *env.act_shape)).astype(np.float32)
+    env.reset(seed=0)
+    for _ in range(2):
+        for action in actions[0]:
+            env.step(action)
+        env.reset()
+    for action in actions[0]:
+        env.step(action)
+    again.reset(seed=5)
+    again.replay_episode(env.episode_state())
+    assert not capsys.readouterr().err
+    for action in actions[1]:
+        obs, rew, *_ = env.step(action)
+        same, same_rew, *_ = again.step(action)
+        np.testing.assert_array_equal(same, obs)
+        assert same_rew == rew
+
+
 def test_what_a_normalizing_wrapper_has_seen_is_saved_and_shared(capsys):
     """A resumed run normalizes as the one that was stopped; the test episodes by the statistics of training."""
     make = functools.partial(make_registered, 'Pendulum-v1', wrappers=['NormalizeObservation', 'NormalizeReward'])
