@@ -24,6 +24,7 @@ import shutil
 import sys
 import textwrap
 import time
+import traceback
 import warnings
 
 from common.env_tools import make_env, make_registered
@@ -282,8 +283,11 @@ def command_line(train_fn, argv=None):
             except Exception as error:
                 if isinstance(error, UserError) or not Logger.restoring:        # a bug keeps its traceback
                     raise
+                trace = traceback.extract_tb(error.__traceback__)
+                place = [frame for frame in trace if 'site-packages' not in frame.filename][-1]
                 raise UserError(f'cannot resume {Logger.restoring}: state.npz there is damaged, or of another kind of '
-                                f'run ({type(error).__name__}: {printable(error)}); put a copy of it there, or begin '
+                                f'run ({type(error).__name__}: {printable(error)}, in line {place.lineno} of '
+                                f'{os.path.basename(place.filename)}); put a copy of it there, or begin '
                                 'anew (--overwrite)') from error
 
 
