@@ -46,7 +46,7 @@ def toy(env_fn, seed=0, epochs=100000, save_freq=10, logger_kwargs=dict()):
 
 
 if __name__ == '__main__':
-    command_line(toy)
+    toy(None, logger_kwargs=dict(output_dir='data/x/x_s0')) if os.getenv('PLAIN') else command_line(toy)
 '''
 ARGUMENTS = '--env CartPole-v1 --exp_name x'.split()
 HANG = 'open("hanging", "w"); time.sleep(100)'
@@ -212,6 +212,14 @@ def test_an_error_of_one_process_ends_all(start, processes, fault, status, messa
     assert job.end()[0] == status
     assert f'toy.py: process 1 of {processes}: {message}' in job.said()
     job.resumes()
+
+
+@needs_mpirun
+@linux
+def test_sys_exit_of_one_process_in_a_program_of_ones_own(start):
+    """Which calls a training function, and has no command line that would hear of it."""
+    status, said = start(2, FAULT='sys.exit(3)', PROCESS='1', PLAIN='1').end()
+    assert status == 3 and 'python: process 1 of 2: error: sys.exit(3)' in said
 
 
 @needs_mpirun
