@@ -60,7 +60,11 @@ def atomic_folder(path):
     """
     new, old = temporary_name(path), f'{path}.old'
     os.mkdir(new)
-    yield new
+    try:
+        yield new
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
     if os.path.isdir(path):
         shutil.rmtree(old, ignore_errors=True)
         os.rename(path, old)

@@ -174,6 +174,7 @@ before = {path: os.stat(path).st_mtime_ns for path in ('run/state.npz', 'run/tf1
 told = message(lambda: logger.save_state(dict()), 20_000)
 assert re.match('run: File too large; when', told) and len(told) < 120, told
 assert {path: os.stat(path).st_mtime_ns for path in before} == before
+assert not [name for name in os.listdir('run') if name.endswith('.tmp')], 'a full disk is not filled with halves'
 
 logger.log_tabular('Epoch', 0)
 logger.dump_tabular()
