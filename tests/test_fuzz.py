@@ -38,6 +38,7 @@ RUNS = {f'{algo}_{framework}': flags for framework in FRAMEWORKS for algo, flags
         (('ppo', ON_POLICY), ('sac', OFF_POLICY))}
 CONTROL = re.compile(r'[\x00-\x08\x0b-\x1f\x7f-\x9f]')                  # what a terminal could obey
 SECONDS, GIGABYTES = 30, 12                                            # no run takes a hundredth of either
+TIMERS = {signal.ITIMER_PROF: SECONDS, signal.ITIMER_REAL: 20 * SECONDS}       # computing; waiting, perhaps for others
 
 
 def fuzz(examples=EXAMPLES):
@@ -67,8 +68,12 @@ def problem(function, *args):
     def hang(*_):
         raise Hangs
     out, err, status, trace = io.StringIO(), io.StringIO(), 0, ''
-    before = signal.signal(signal.SIGALRM, hang), signal.getsignal(signal.SIGTERM), list(sys.path)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    before = {number: signal.getsignal(number) for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGTERM)}
+    path = list(sys.path)
+    signal.signal(signal.SIGPROF, hang)
+    signal.signal(signal.SIGALRM, hang)
+    for timer, seconds in TIMERS.items():
+        signal.setitimer(timer, seconds)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -78,10 +83,11 @@ def problem(function, *args):
     except (Hangs, Exception):
         trace = traceback.format_exc()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before[0])
-        signal.signal(signal.SIGTERM, before[1])
-        sys.path[:] = before[2]
+        for timer in TIMERS:
+            signal.setitimer(timer, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        sys.path[:] = path
     out, err = out.getvalue(), err.getvalue()
     if trace:
         return trace
