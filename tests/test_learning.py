@@ -247,6 +247,15 @@ def test_the_report_of_partial_results(tmp_path):
     assert str(tmp_path) not in text
 
 
+def test_the_first_success_of_each_seed():
+    runs = [dataset('ppo_torch', 'Acrobot-v1', seed, [0, 0, 0]) for seed in range(2)]
+    for run, best in zip(runs, ([-500, -400, -500], [-500] * 3)):
+        run.columns['MaxEpRet'] = np.array(best)
+    groups = {('ppo_torch', 'Acrobot-v1'): runs, ('ppo_torch', 'CartPole-v1'): runs}
+    assert '\n- ppo_torch: 1 never\n' in learning_report.explained('Acrobot-v1', groups)
+    assert learning_report.explained('CartPole-v1', groups) == ''
+
+
 def test_nothing_at_all_is_a_report_too(tmp_path):
     text = learning_report.report(tmp_path, learning.planned(arguments(tmp_path)), learning.COMMAND)
     assert 'Not run yet' in text and not list((tmp_path / 'figures').iterdir())
