@@ -421,6 +421,13 @@ def test_labels_count_seeds_as_they_are(data):
     assert list(plot.curve_labels(runs).values()) == ['ppo_torch (3 runs)']      # three runs of two seeds
 
 
+def test_a_run_without_a_name_is_called_as_its_folder(tmp_path):
+    """One made by ppo(lambda: ...), whose config.json has null for exp_name. Two of them are two experiments."""
+    for name in 'mine', 'other':
+        write_run(tmp_path / name, [1.], exp_name=None)
+    assert [run.condition for run in plot.get_datasets(tmp_path)] == ['mine', 'other']
+
+
 def test_count_draws_each_run(data):
     write_run(data / 'again' / 'again_s0', [1.], exp_name='ppo_torch', seed=0)
     runs = plot.get_all_datasets(['data/ppo', 'data/again'])

@@ -80,6 +80,7 @@ def get_datasets(logdir, condition=None):
             except (UserError, ValueError, TypeError):
                 config = {}
             stem = re.sub(r'^\d{4}-\d\d-\d\d_(\d\d-\d\d-\d\d-)?|_s\d+$', '', os.path.basename(os.path.abspath(folder)))
+            config = {key: value for key, value in config.items() if value is not None}     # as exp_name in Python
             name, env_name, seed = [printable(config.get(key, '')) for key in ('exp_name', 'env_name', 'seed')]
             datasets.append(Dataset(folder, condition or name or stem, env_name, seed,
                                     read_columns(os.path.join(folder, 'progress.txt')), config))
