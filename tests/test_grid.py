@@ -270,17 +270,17 @@ def test_killed_grid_leaves_no_run_behind(how):
     Path('toy.py').write_text(TOY)
     grid = subprocess.Popen([sys.executable, 'toy.py', *GRID.split(), '--jobs', '2'], env=dict(ENV, TOY_SLEEP='30'),
                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    for _ in range(600):
+    for _ in range(1200):
         if Path('calls.txt').exists() and Path('calls.txt').read_text().count('\n') == 2:
             break
         time.sleep(0.1)
     children = Path(f'/proc/{grid.pid}/task/{grid.pid}/children').read_text().split()
     assert len(children) == 2
     grid.send_signal(how)
-    told = grid.communicate(timeout=20)[1]
+    told = grid.communicate(timeout=60)[1]
     if how == signal.SIGTERM:
         assert grid.returncode == 130 and told.startswith('toy.py: interrupted; the same command with --resume')
-    deadline = time.time() + 10
+    deadline = time.time() + 60
     commands = [Path(f'/proc/{child}/cmdline') for child in children]       # empty when a process has ended
     while any(command.exists() and command.read_text() for command in commands):
         assert time.time() < deadline, 'a run goes on'

@@ -581,7 +581,7 @@ finish_run(Path({str(tmp_path)!r}) / 'killed', epochs=10**9, resume=True)
     rows = 0
     for _ in range(2):
         child = subprocess.Popen([sys.executable, '-c', code], env=ENV, cwd=ROOT, stdout=subprocess.DEVNULL)
-        deadline = time.time() + 30
+        deadline = time.time() + 120
         path = tmp_path / 'killed' / 'progress.txt'
         while time.time() < deadline and not (path.exists() and len(path.read_text().splitlines()) > rows + 20):
             time.sleep(0.001)

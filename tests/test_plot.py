@@ -521,13 +521,13 @@ def test_live_follows_the_runs(data):
         for i, row in enumerate(rows):
             with open(progress, 'a') as file:
                 file.write(row)
-            deadline, expected = time.time() + 10, f' at {10 * (i + 1)}\n'
+            deadline, expected = time.time() + 60, f' at {10 * (i + 1)}\n'
             while not (line := live.stdout.readline()).endswith(expected):
                 assert line and time.time() < deadline
         while not live.stdout.readline().startswith('wrote a.svg'):
             pass
         live.send_signal(signal.SIGINT)
-        _, errors = live.communicate(timeout=10)
+        _, errors = live.communicate(timeout=60)
         assert live.returncode == 0 and errors == ''
         assert sorted(os.listdir('.')) == ['a.svg', 'data']
     finally:

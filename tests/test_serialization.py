@@ -136,7 +136,7 @@ def test_killed_while_saving_leaves_a_complete_file(tmp_path):
     saved = tmp_path / 'tree.npz'
     for _ in range(3):
         child = subprocess.Popen([sys.executable, '-c', code], cwd=tmp_path, env=dict(os.environ, PYTHONPATH=str(ROOT)))
-        deadline = time.time() + 30
+        deadline = time.time() + 120
         while time.time() < deadline and not (saved.exists() and any(tmp_path.glob('tree.npz.*.tmp'))):
             pass                                            # until it is in the middle of a later save
         child.send_signal(signal.SIGKILL)
