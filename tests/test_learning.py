@@ -247,13 +247,13 @@ def test_the_report_of_partial_results(tmp_path):
     assert str(tmp_path) not in text
 
 
-def test_the_first_success_of_each_seed():
-    runs = [dataset('ppo_torch', 'Acrobot-v1', seed, [0, 0, 0]) for seed in range(2)]
-    for run, best in zip(runs, ([-500, -400, -500], [-500] * 3)):
-        run.columns['MaxEpRet'] = np.array(best)
+def test_the_first_times_of_each_seed():
+    runs = [dataset('ppo_torch', 'Acrobot-v1', seed, returns) for seed, returns in enumerate(([0, 475, 400], [0] * 3))]
+    for run, best in zip(runs, ([-500, -500, -400], [-500] * 3)):
+        run.columns.update(MaxEpRet=np.array(best), Epoch=np.arange(3))
     groups = {('ppo_torch', 'Acrobot-v1'): runs, ('ppo_torch', 'CartPole-v1'): runs}
-    assert '\n- ppo_torch: 1 never\n' in learning_report.explained('Acrobot-v1', groups)
-    assert learning_report.explained('CartPole-v1', groups) == ''
+    assert '\n- ppo_torch: 2 never\n' in learning_report.explained('Acrobot-v1', groups)
+    assert '\n- ppo_torch: 8 never\n' in learning_report.explained('CartPole-v1', groups)
 
 
 def test_nothing_at_all_is_a_report_too(tmp_path):
