@@ -268,7 +268,7 @@ def test_variants_that_would_share_a_folder():
 @pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGKILL])
 def test_killed_grid_leaves_no_run_behind(how):
     Path('toy.py').write_text(TOY)
-    grid = subprocess.Popen([sys.executable, 'toy.py', *GRID.split(), '--jobs', '2'], env=dict(ENV, TOY_SLEEP='30'),
+    grid = subprocess.Popen([sys.executable, 'toy.py', *GRID.split(), '--jobs', '2'], env=dict(ENV, TOY_SLEEP='300'),
                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     for _ in range(1200):
         if Path('calls.txt').exists() and Path('calls.txt').read_text().count('\n') == 2:
