@@ -252,8 +252,9 @@ def collect(suite, runs, out, jobs):
 # Episodes are cut short, so that values are wrong where that is taken for an end; target networks follow faster, so
 # that seconds are enough; PPO does not stop early, so that only its clipping restrains it.
 # algorithm: environment, settings, {column: lowest and highest value} for the mean of the last 3 epochs
-ON_POLICY_QUICK = dict(steps_per_epoch=2000, epochs=15, max_ep_len=100)
-OFF_POLICY_QUICK = dict(steps_per_epoch=1000, epochs=5, start_steps=1000, max_ep_len=100, polyak=0.98, hid='64,64')
+SHORT = dict(max_ep_len=100, env_kwargs=dict(max_episode_steps=100))        # by the loop, and by the environment
+ON_POLICY_QUICK = dict(SHORT, steps_per_epoch=2000, epochs=15)
+OFF_POLICY_QUICK = dict(SHORT, steps_per_epoch=1000, epochs=5, start_steps=1000, polyak=0.98, hid='64,64')
 LEARNS, VALUES = dict(AverageEpRet=(85, 100)), dict(AverageVVals=(45, 100))
 TESTS, FITS = dict(AverageTestEpRet=(-300, 0)), dict(LossQ=(0, 70))
 QUICK = {
