@@ -347,8 +347,8 @@ def how_and_where(runs, data, machines, command):
             '`--scripts`, `--envs` and `--seeds`, a part of it. A run is a command like\n\n'
             f'    python {example.script}.py {" ".join(example.flags)}\n\n'
             + table(['', 'runs', 'time of all runs', 'on'], lines) + f'\nSoftware: {software}.\n\n'
-            'Times say how long to wait, not how fast the scripts are (for that see [speed.md](speed.md)): the runs share\n'
-            'their machine with whatever else it does.\n\n'
+            'Times say how long to wait, not how fast the scripts are (for that see [speed.md](speed.md)): the runs\n'
+            'share their machine with whatever else it does.\n\n'
             + table(['', '', 'steps', 'steps/s', 'time of a run'], times)
             + ('\n## Not run yet\n\n' + '\n'.join(missing) + '\n' if missing else ''))
 
