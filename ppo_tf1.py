@@ -230,7 +230,7 @@ class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
     def __init__(self, env, rng, args):
         self.args = args
-        self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for layers that draw themselves, such as dropout
+        self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for layers with random numbers of their own: dropout
         self.ac = args.actor_critic(env.observation_space, env.action_space, rng, **args.ac_kwargs)
         obs, act, adv, ret, logp_old = [tf.placeholder(tf.float32, (None, *shape)) for shape in
                                         (env.observation_space.shape, env.action_space.shape, (), (), ())]
@@ -321,7 +321,7 @@ def ppo(
     vf_lr=1e-3,                         # learning rate of the value function
     train_v_iters=80,                   # gradient steps on the value function in an epoch
     train_pi_iters=80,                  # gradient steps on the policy in an epoch, at most
-    clip_ratio=0.2,                     # how far from 1 the objective lets pi(act|obs) / pi_old(act|obs) profit
+    clip_ratio=0.2,                     # how far pi / pi_old may move from 1 before the objective stops rewarding it
     target_kl=0.01,                     # the steps on the policy end when its KL from the old one is 1.5 times this
     max_ep_len=1000,                    # longest episode; a longer one is truncated
     logger_kwargs=dict(),               # arguments of EpochLogger: where the results go

@@ -209,7 +209,7 @@ class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
     def __init__(self, env, rng, args):
         self.args = args
-        setup_pytorch_for_mpi(rng.integers(2**31))              # for layers that draw themselves, such as dropout
+        setup_pytorch_for_mpi(rng.integers(2**31))              # for layers with random numbers of their own: dropout
         self.ac = args.actor_critic(env.observation_space, env.action_space, rng, **args.ac_kwargs)
         sync_params(self.ac.eval())                             # in mode train() only while it is trained
         self.pi_optimizer = Adam(self.ac.pi.parameters(), lr=args.pi_lr, fused=True)
@@ -249,7 +249,7 @@ class Agent:
         logp = self.ac.pi(obs).log_prob(act)
         self.pi_optimizer.zero_grad()
         compute_loss_pi(logp, logp_old, adv, self.args.clip_ratio).backward()
-        # False for NaN, too: a policy that is lost takes no more steps.
+        # False for NaN, too, at which logger.store will end the run.
         close = mpi_avg_grads(self.ac.pi, compute_kl(logp.detach(), logp_old)) <= 1.5 * self.args.target_kl
         if close:
             self.pi_optimizer.step()
@@ -267,7 +267,7 @@ class Agent:
         """Improve the policy, then the value function, on one epoch's data; returns what is logged about it."""
         batch = [torch.as_tensor(data[key]) for key in ('obs', 'act', 'adv', 'ret', 'logp')]
         old = self.metrics(batch)
-        self.ac.train()                                         # dropout drops out in training, and not in acting
+        self.ac.train()                                         # dropout, say, is active in training, not in acting
 
         stop_iter = 0
         while stop_iter < self.args.train_pi_iters and self.step_pi(batch):
@@ -305,7 +305,7 @@ def ppo(
     vf_lr=1e-3,                         # learning rate of the value function
     train_v_iters=80,                   # gradient steps on the value function in an epoch
     train_pi_iters=80,                  # gradient steps on the policy in an epoch, at most
-    clip_ratio=0.2,                     # how far from 1 the objective lets pi(act|obs) / pi_old(act|obs) profit
+    clip_ratio=0.2,                     # how far pi / pi_old may move from 1 before the objective stops rewarding it
     target_kl=0.01,                     # the steps on the policy end when its KL from the old one is 1.5 times this
     max_ep_len=1000,                    # longest episode; a longer one is truncated
     logger_kwargs=dict(),               # arguments of EpochLogger: where the results go

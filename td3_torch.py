@@ -1,6 +1,6 @@
 """Twin Delayed DDPG (TD3).
 
-The idea: DDPG's policy finds the errors of q and climbs them, so q comes to overestimate. Three changes fix that.
+The idea: DDPG's policy finds and exploits the errors of q, so q comes to overestimate. Three changes fix that.
 Clipped double-Q learning: two q functions are learned alike, and the smaller value makes the target. Target policy
 smoothing: noise on the target's action averages narrow peaks of q away. Delayed policy updates: the policy and the
 target networks are updated less often than q.
@@ -142,7 +142,7 @@ class Agent:
 
     def __init__(self, env, rng, args):
         self.args = args
-        setup_pytorch_for_mpi(rng.integers(2**31))              # for layers that draw themselves, such as dropout
+        setup_pytorch_for_mpi(rng.integers(2**31))              # for layers with random numbers of their own: dropout
         self.ac = args.actor_critic(env.observation_space, env.action_space, rng, **args.ac_kwargs)
         sync_params(self.ac.eval())                             # in mode train() only while it is trained
         self.ac_targ = deepcopy(self.ac).requires_grad_(False)
@@ -163,7 +163,7 @@ class Agent:
                                                ('obs', 'act', 'rew', 'next_obs', 'terminated')]
         noise = torch.as_tensor(noise[0])
         self.updates += 1
-        self.ac.train()                                         # dropout drops out in training, and not in acting
+        self.ac.train()                                         # dropout, say, is active in training, not in acting
 
         with torch.no_grad():
             next_act = smooth_action(self.ac_targ.pi(next_obs), noise, self.args.target_noise, self.args.noise_clip)
@@ -233,7 +233,7 @@ def td3(
     batch_size=100,                     # transitions in an update, shared out among the processes
     start_steps=10000,                  # steps with uniformly random actions before the policy acts
     update_after=1000,                  # steps before the first update
-    update_every=50,                    # steps from one group of updates to the next; there is one update for each step
+    update_every=50,                    # steps between rounds of updates; a round has one update per step
     act_noise=0.1,                      # standard deviation of the exploration noise on actions in [-1, 1]
     target_noise=0.2,                   # target policy smoothing: standard deviation of the noise
     noise_clip=0.5,                     # limit of that noise
@@ -250,7 +250,7 @@ def td3(
     env, test_env = make_env_and_test_env(env_fn)
     env.action_space.seed(seed)
     agent = Agent(env, rng, args)
-    local_steps, local_batch = steps_per_epoch // num_procs(), -(-batch_size // num_procs())
+    local_steps, local_batch = steps_per_epoch // num_procs(), int(np.ceil(batch_size / num_procs()))
     act_dim = env.action_space.shape[0]
     buf = ReplayBuffer(env.observation_space, env.action_space, replay_size // num_procs())
     logger = EpochLogger(**logger_kwargs)
@@ -294,7 +294,7 @@ def td3(
         logger.log_tabular('TestEpRet', with_min_and_max=True)
         logger.log_tabular('EpLen', average_only=True)
         logger.log_tabular('TestEpLen', average_only=True)
-        logger.log_tabular('TotalEnvInteracts', steps)
+        logger.log_tabular('TotalEnvInteracts', (epoch + 1) * local_steps * num_procs())
         for key in agent.columns_with_min_and_max:
             logger.log_tabular(key, with_min_and_max=True)
         for key in agent.columns_average_only:

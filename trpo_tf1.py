@@ -12,7 +12,7 @@ The equations, in the names of the code:
     loss_v   = mean( (v(obs) - ret)^2 ),                 ret: the discounted rewards to go
 
 Papers: Schulman et al. 2015, Trust Region Policy Optimization, arXiv:1502.05477; Kakade 2001, A Natural Policy
-Gradient; for adv, Schulman et al. 2016, Generalized Advantage Estimation, arXiv:1506.02438.
+Gradient; for adv, Schulman et al. 2016, High-Dimensional Continuous Control Using GAE, arXiv:1506.02438.
 
 Its neighbours: ppo_tf1.py does it with a clipped objective and plain gradients, vpg_tf1.py takes one step without
 any constraint, and trpo_torch.py is this file in PyTorch.
@@ -252,7 +252,7 @@ class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
     def __init__(self, env, rng, args):
         self.args = args
-        self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for layers that draw themselves, such as dropout
+        self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for layers with random numbers of their own: dropout
         self.ac = args.actor_critic(env.observation_space, env.action_space, rng, **args.ac_kwargs)
         with tf.variable_scope('old'):
             self.ac_old = args.actor_critic(env.observation_space, env.action_space, deepcopy(rng), **args.ac_kwargs)

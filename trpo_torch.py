@@ -12,7 +12,7 @@ The equations, in the names of the code:
     loss_v   = mean( (v(obs) - ret)^2 ),                 ret: the discounted rewards to go
 
 Papers: Schulman et al. 2015, Trust Region Policy Optimization, arXiv:1502.05477; Kakade 2001, A Natural Policy
-Gradient; for adv, Schulman et al. 2016, Generalized Advantage Estimation, arXiv:1506.02438.
+Gradient; for adv, Schulman et al. 2016, High-Dimensional Continuous Control Using GAE, arXiv:1506.02438.
 
 Its neighbours: ppo_torch.py does it with a clipped objective and plain gradients, vpg_torch.py takes one step without
 any constraint, and trpo_tf1.py is this file in TensorFlow-1 style.
@@ -230,7 +230,7 @@ class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
     def __init__(self, env, rng, args):
         self.args = args
-        setup_pytorch_for_mpi(rng.integers(2**31))              # for layers that draw themselves, such as dropout
+        setup_pytorch_for_mpi(rng.integers(2**31))              # for layers with random numbers of their own: dropout
         self.ac = args.actor_critic(env.observation_space, env.action_space, rng, **args.ac_kwargs)
         sync_params(self.ac.eval())                             # in mode train() only while it is trained
         self.ac_old = deepcopy(self.ac).requires_grad_(False)

@@ -1,8 +1,8 @@
 """Vanilla Policy Gradient (VPG), with a learned value function as its baseline.
 
-The idea: make actions that turned out better than expected more probable, and worse ones less. What was expected is the
-value function's word, and an action's advantage over it weighs the gradient of its log-probability. Each epoch's
-experience serves one policy step, after which it no longer comes from the current policy and is thrown away.
+The idea: make actions that turned out better than expected more probable, and worse ones less. The value
+function says what to expect, and an action's advantage over it weights the gradient of its log-probability. Each
+epoch's experience serves one policy step, after which it no longer comes from the current policy and is thrown away.
 
 The equations, in the names of the code:
     adv[t]   = sum over l of (gamma lam)^l delta[t+l],   delta[t] = rew[t] + gamma v(obs[t+1]) - v(obs[t])
@@ -227,7 +227,7 @@ class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
     def __init__(self, env, rng, args):
         self.args = args
-        self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for layers that draw themselves, such as dropout
+        self.sess = setup_tf_for_mpi(rng.integers(2**31))       # for layers with random numbers of their own: dropout
         self.ac = args.actor_critic(env.observation_space, env.action_space, rng, **args.ac_kwargs)
         obs, act, adv, ret, logp_old = [tf.placeholder(tf.float32, (None, *shape)) for shape in
                                         (env.observation_space.shape, env.action_space.shape, (), (), ())]

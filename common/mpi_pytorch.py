@@ -11,7 +11,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3             # of mallopt, in C's mal
 
 
 def setup_pytorch_for_mpi(seed):
-    """Settings of the whole process that touch no algorithm, and the seed of layers that draw themselves.
+    """Settings of the whole process that touch no algorithm, and the seed of layers with random numbers of their own.
 
     One thread, unless OMP_NUM_THREADS says otherwise: to use more cores, start more processes. The threads of an
     operation wait for the last of them, so two threads on two cores of which another program uses one are far slower

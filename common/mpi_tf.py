@@ -40,7 +40,7 @@ tf.enable_resource_variables()
 
 
 def setup_tf_for_mpi(seed):
-    """A session on a new default graph, in one thread; `seed` is for layers that draw themselves, such as dropout."""
+    """A session on a new default graph, in one thread; `seed`: of layers with random numbers of their own."""
     tf.reset_default_graph()
     tf.set_random_seed(int(seed))
     config = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1)      # -1: in this one

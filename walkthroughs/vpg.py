@@ -140,9 +140,9 @@ classroom.diagram(
 # %% Docstring tags=["section"]
 """Vanilla Policy Gradient (VPG), with a learned value function as its baseline.
 
-The idea: make actions that turned out better than expected more probable, and worse ones less. What was expected is the
-value function's word, and an action's advantage over it weighs the gradient of its log-probability. Each epoch's
-experience serves one policy step, after which it no longer comes from the current policy and is thrown away.
+The idea: make actions that turned out better than expected more probable, and worse ones less. The value
+function says what to expect, and an action's advantage over it weights the gradient of its log-probability. Each
+epoch's experience serves one policy step, after which it no longer comes from the current policy and is thrown away.
 
 The equations, in the names of the code:
     adv[t]   = sum over l of (gamma lam)^l delta[t+l],   delta[t] = rew[t] + gamma v(obs[t+1]) - v(obs[t])
@@ -948,7 +948,7 @@ class Agent:
     """The networks and their optimizers: all that the training loop sees. args: the training function's arguments."""
     def __init__(self, env, rng, args):
         self.args = args
-        setup_pytorch_for_mpi(rng.integers(2**31))              # for layers that draw themselves, such as dropout
+        setup_pytorch_for_mpi(rng.integers(2**31))              # for layers with random numbers of their own: dropout
         self.ac = args.actor_critic(env.observation_space, env.action_space, rng, **args.ac_kwargs)
         sync_params(self.ac.eval())                             # in mode train() only while it is trained
         self.pi_optimizer = Adam(self.ac.pi.parameters(), lr=args.pi_lr, fused=True)
@@ -1002,7 +1002,7 @@ class Agent:
         """Improve the policy, then the value function, on one epoch's data; returns what is logged about it."""
         batch = [torch.as_tensor(data[key]) for key in ('obs', 'act', 'adv', 'ret', 'logp')]
         old = self.metrics(batch)
-        self.ac.train()                                         # dropout drops out in training, and not in acting
+        self.ac.train()                                         # dropout, say, is active in training, not in acting
 
         self.step_pi(batch)
 
