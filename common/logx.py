@@ -33,7 +33,7 @@ from common.stopping import asked, finish_epoch_first
 COLORS = dict(gray=30, red=31, green=32, yellow=33, blue=34, magenta=35, cyan=36, white=37)
 ONE_LINE = 'Epoch', 'AverageEpRet', 'AverageTestEpRet', 'EpLen', 'TotalEnvInteracts', 'Time'     # if there is no table
 LARGEST = 1e18           # number that can be learned from: losses square it, and float32 ends at 3e38
-DIVERGED = 'the run has diverged and ends, with the last checkpoint and model as they were; try a smaller learning rate'
+DIVERGED = 'the run has diverged and stops here, its last checkpoint and model are intact; try a smaller learning rate'
 MAY_CHANGE = {'epochs', 'save_freq', 'logger_kwargs', 'env_fn', 'exp_name'}     # when a run is resumed
 COUNTS = 'rows', 'replay', 'epoch', 'updates'                                   # in a checkpoint
 TEMPORARY = r'(\.[0-9a-f]{16})?\.tmp'
@@ -96,7 +96,8 @@ def algo_name(train_fn):
 
 
 def restore_tf_graph(sess, fpath):
-    """Load the SavedModel in the folder `fpath` into `sess`; returns its inputs and outputs, tensors by name."""
+    """Load the SavedModel in the folder `fpath` into `sess`; returns its inputs and outputs, tensors by name. Its
+    operations are executed, whatever they are: only for a model that you trust."""
     import tensorflow.compat.v1 as tf
     model = tf.saved_model.loader.load(sess, [tf.saved_model.tag_constants.SERVING], complete_folder(fpath))
     signature = model.signature_def['serving_default']
@@ -449,7 +450,7 @@ class Logger:
         if isinstance(node, (dict, list, tuple)):
             for key, val in node.items() if isinstance(node, dict) else enumerate(node):
                 self._require_finite(val, f'{where}, {key}')
-        elif hasattr(node, '__array__') and not np.isfinite(node).all():
+        elif hasattr(node, '__array__') and not np.all(np.asarray(node) < np.inf):      # -inf may be a mask's
             raise UserError(f'{where} is not finite at step {self.step}: {DIVERGED}')
 
     def load_state(self, replay=None):
@@ -491,8 +492,8 @@ class Logger:
         headers, rows = read_progress(self._path(self.output_fname))
         if headers and headers != saved.get('headers', headers):
             raise UserError(f'cannot resume: {self._path(self.output_fname)} has other columns than state.npz says, so '
-                            'that one of them is damaged or of another run; put a copy of it there, or move the table '
-                            'away, and the run goes on with a new one')
+                            'that one of them is damaged or of another run; restore it from a copy, or move the '
+                            'table away, and the run goes on with a new one')
         rows = [list(row.values()) for row in rows[:saved['rows']]]
         if len(rows) < saved['rows']:
             self.log(f'warning: {self.output_fname} lacks {saved["rows"] - len(rows)} of its rows', 'yellow')

@@ -49,6 +49,8 @@ BOUNDS = {
     **dict.fromkeys('''steps_per_epoch epochs max_ep_len save_freq train_pi_iters cg_iters backtrack_iters
         replay_size batch_size update_every policy_delay jobs'''.split(), (1, LARGEST)),
     'seed': (0, 2**32 - 1), 'num_cpu': (1, 1024)}
+TF_ACTIVATIONS = '''identity elu gelu leaky_relu log_softmax relu relu6 selu sigmoid silu softmax softplus softsign
+                    swish tanh'''.split()
 MAX_VARIANTS = 100_000                                      # of a grid: more than that were a mistake
 
 
@@ -87,46 +89,38 @@ def parse_value(text, name, default, words, train_fn):
         return text
     if callable(default):
         return activation(train_fn, text)
-    expected = []
-    with contextlib.suppress(KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
-        if isinstance(default, bool):
-            expected = ['true or false']
-            stamp = name == 'datestamp' and re.fullmatch(r'\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d', text)
-            return text if stamp else dict(true=True, false=False)[text.lower()]
-        if isinstance(default, tuple):
-            expected = ['a list of layer sizes such as [64,64]']
-            value = ast.literal_eval(text)
-            value = (value,) if type(value) is int else value
-            if isinstance(value, (list, tuple)) and value and all(type(size) is int and size > 0 for size in value):
-                return value
-        if isinstance(default, (int, float)):
-            whole, (low, high) = isinstance(default, int), BOUNDS.get(name, (-LARGEST, LARGEST))
-            bounds = f' from {low} to {high}' if high == 1 else f' of at least {low}' if low >= 0 else ''
-            number = f'a {"whole " if whole else ""}number'
-            expected = [number + bounds]
-            value = ast.literal_eval(text)
-            if type(value) in (int, float) and value > high > 1:
-                expected = [f'{number} up to {high}']
-            if type(value) in (int, float) and math.isfinite(value) and low <= value <= high:
-                if not whole or value == int(value):                        # 1e6 is a whole number too
-                    return int(value) if whole else value
+    value, expected = literal(text), []
+    if isinstance(default, bool):
+        expected, truths = ['true or false'], dict(true=True, false=False)
+        if name == 'datestamp' and re.fullmatch(r'\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d', text):
+            return text
+        if text.lower() in truths:
+            return truths[text.lower()]
+    elif isinstance(default, tuple):
+        expected = ['a list of layer sizes such as [64,64]']
+        value = (value,) if type(value) is int else value
+        if isinstance(value, (list, tuple)) and value and all(type(size) is int and size > 0 for size in value):
+            return value
+    elif isinstance(default, (int, float)):
+        whole, (low, high) = isinstance(default, int), BOUNDS.get(name, (-LARGEST, LARGEST))
+        kind, number = f'a {"whole " if whole else ""}number', type(value) in (int, float)
+        if number and low <= value <= high and (not whole or value == int(value)):     # 1e6 is a whole number, too
+            return int(value) if whole else value
+        bounds = f' from {low} to {high}' if high == 1 else f' of at least {low}' if low >= 0 else ''
+        expected = [f'{kind} up to {high}' if number and value > high > 1 else kind + bounds]
     raise argparse.ArgumentTypeError(f'{printable(text, 100)} is not ' + ' or '.join([*expected, *map(repr, words)]))
 
 
-def check_numbers(config, path):
-    """A UserError if what has to be a number in a run's configuration is none, or is too small."""
-    for name, (low, _) in BOUNDS.items():
-        value = config.get(name, low)
-        if value != 'auto' and not (isinstance(value, (int, float)) and low <= value <= LARGEST):
-            raise UserError(f'{path} is damaged: {name} is {printable(repr(value))} there, and not a number of at '
-                            f'least {low}')
+def literal(text):
+    """The Python literal that a text is, or None."""
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return ast.literal_eval(text)
 
 
 def parse_dict(text):
-    with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError, OverflowError):
-        value = ast.literal_eval(text)
-        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-            return value
+    value = literal(text)
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return value
     raise argparse.ArgumentTypeError(f"{printable(text)} is not a dictionary of arguments such as \"{{'gravity': 5}}\"")
 
 
@@ -135,11 +129,14 @@ def activation(train_fn, name):
     tf.nn, or a class of torch.nn. Case and underscores do not count: leaky_relu is torch.nn.LeakyReLU, too."""
     modules = train_fn.__globals__
     if 'tf' in modules:
-        found = [('identity', modules['tf'].identity), *inspect.getmembers(modules['tf'].nn, callable)]
+        places = modules['tf'], modules['tf'].nn, modules['tf'].compat.v2.nn                # the last one has gelu
+        found = [(name, next(getattr(place, name) for place in places if hasattr(place, name)))
+                 for name in TF_ACTIVATIONS]
     else:
         found = [(name, kind) for name, kind in inspect.getmembers(modules.get('nn'), inspect.isclass)
-                 if kind.__module__ == 'torch.nn.modules.activation' or name == 'Identity']
-    known = {word.lower().replace('_', ''): function for word, function in found if not word.startswith('_')}
+                 if name == 'Identity' or kind.__module__ == 'torch.nn.modules.activation' and not any(
+                     p.default is p.empty for p in inspect.signature(kind).parameters.values())]
+    known = {word.lower().replace('_', ''): function for word, function in found}
     key = name.split('.')[-1].lower().replace('_', '')
     if key not in known:
         raise UserError(f'{name} is not an activation function{nearest(key, known)}')
@@ -158,7 +155,7 @@ class StoreOnce(argparse.Action):
     """Store the flag as it is written, and its value or values. A bare flag means True."""
     def __call__(self, parser, namespace, values, option_string=None):
         if hasattr(namespace, self.dest):
-            parser.error(f'{"/".join(self.option_strings)} is given twice; all its values stand behind one flag')
+            parser.error(f'{"/".join(self.option_strings)} is given twice: put all its values after one flag')
         setattr(namespace, self.dest, (option_string, [True] if values == [] else values))
 
 
@@ -170,9 +167,7 @@ class NumberOfLayers(argparse.Action):
 
 def fill(text, width):
     """The text, wrapped at this width, with indented lines as they are."""
-    parts = itertools.groupby(text.split('\n'), key=lambda line: bool(line) and not line.startswith(' '))
-    return '\n'.join(line for prose, lines in parts
-                     for line in ([textwrap.fill(' '.join(lines), width)] if prose else lines))
+    return re.sub(r'^\S.*(\n\S.*)*', lambda prose: textwrap.fill(prose[0], width), text, flags=re.MULTILINE)
 
 
 def example_env(train_fn):
@@ -227,7 +222,7 @@ def parse_args(argv, train_fn):
     words, shorthands = [], {}
     for word in argv:                                       # --hid[h] is --hid, to be called h in names
         if re.search('[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]', word):
-            raise UserError(f'{printable(word)}: this is no text')
+            raise UserError(f'{printable(word)}: it contains control characters')
         flag = re.fullmatch(r'--([^[=]+)\[(.*?)\](=.*)?', word)
         if flag:
             shorthands[SHORT_FLAGS.get(flag[1], flag[1])] = flag[2]
@@ -248,7 +243,7 @@ def parse_args(argv, train_fn):
                             'one network, and [64] [32] for two runs')
         grid.add(key, [values] if key == 'wrappers' else values, shorthands.get(key))       # all wrappers, in each run
     if (variants := math.prod(map(len, grid.vals))) > MAX_VARIANTS:
-        raise UserError(f'these are {variants} runs, and {MAX_VARIANTS} are possible')
+        raise UserError(f'this grid has {variants} runs, and at most {MAX_VARIANTS} are allowed')
     return grid, options
 
 
@@ -287,8 +282,8 @@ def command_line(train_fn, argv=None):
                 place = [frame for frame in trace if 'site-packages' not in frame.filename][-1]
                 raise UserError(f'cannot resume {Logger.restoring}: state.npz there is damaged, or of another kind of '
                                 f'run ({type(error).__name__}: {printable(error)}, in line {place.lineno} of '
-                                f'{os.path.basename(place.filename)}); put a copy of it there, or begin '
-                                'anew (--overwrite)') from error
+                                f'{os.path.basename(place.filename)}); restore it from a copy, or start '
+                                'over (--overwrite)') from error
 
 
 def check(train_fn, variants, options):

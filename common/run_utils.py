@@ -230,7 +230,8 @@ def run_experiments(experiments, jobs=1):
                     bar.write(f'{e.name}, seed {e.seed}: {e.error or "finished"} ({e.seconds:.0f} s)')
     finally:
         for e in running:                                   # all are told before one is waited for
-            e.process.terminate()
+            if e.process:                                   # else it could not be started
+                e.process.terminate()
         for e in running:
             e.stop()
         bar.close()

@@ -83,7 +83,7 @@ def check_file(path, longest):
     if os.path.exists(path) and not os.path.isfile(path):
         raise UserError(f'{path} is not a regular file')
     if (size := os.path.getsize(path)) > longest:
-        raise UserError(f'{path} has {size} bytes, and is not read: a run writes at most {longest}')
+        raise UserError(f'{path} is refused: it has {size} bytes, and a run writes at most {longest}')
 
 
 def check_zip(path):
@@ -93,9 +93,9 @@ def check_zip(path):
     with zipfile.ZipFile(path) as file:
         parts = file.infolist()
     if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
-        raise UserError(f'{path} is compressed, and is not read: a run compresses nothing')
+        raise UserError(f'{path} is refused: it is compressed, and a run compresses nothing')
     if sum(part.file_size for part in parts) > os.path.getsize(path):
-        raise UserError(f'{path} would be larger than the file when unpacked, and is not read')
+        raise UserError(f'{path} is refused: unpacked, it would be larger than the file')
 
 
 @contextlib.contextmanager
@@ -107,7 +107,7 @@ def damage_is_a_user_error(path):
         raise
     except Exception as error:
         raise UserError(f'{path} cannot be read ({type(error).__name__}: {printable(error)}): it is damaged, or not a '
-                        'file of such a run; put a copy of it there, or train anew') from error
+                        'file of such a run; restore it from a copy, or start over') from error
 
 
 # %% JSON, for people
@@ -175,7 +175,7 @@ def save_tree(path, tree):
 def load_tree(path):
     """What `save_tree` saved: equal, with the same types, and nothing in it can be code."""
     def decode(node):                                       # called for a JSON object when its parts are decoded
-        (kind, value), = node.items()
+        [(kind, value)] = node.items()
         return decoders[kind](value)
     with damage_is_a_user_error(path):
         check_zip(path)
@@ -243,8 +243,8 @@ class ReplayFiles:
                 replay.data[np.arange(end - len(rows), end) % len(replay.data)] = rows
                 filled = end
         if filled < count:
-            raise UserError(f'{self.folder} lacks the rows from {filled} to {count} of the replay buffer: put a copy '
-                            'of what is missing there, or begin anew (--overwrite)')
+            raise UserError(f'{self.folder} lacks the rows from {filled} to {count} of the replay buffer: restore '
+                            'them from a copy, or start over (--overwrite)')
         if proc_id() == 0:
             self.remove_others(len(replay.data))
 

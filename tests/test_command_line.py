@@ -125,7 +125,7 @@ def empty_folder(tmp_path, monkeypatch):
     (CARTPOLE + '--epochs 1e999', 'argument --epochs: 1e999 is not a whole number'),
     (CARTPOLE + '--seed', 'argument --seed: expected at least one argument'),
     (CARTPOLE + '--seed -1', 'argument --seed: -1 is not a whole number of at least 0'),
-    (CARTPOLE + '--seed 1 --seed 2', '--seed is given twice; all its values stand behind one flag'),
+    (CARTPOLE + '--seed 1 --seed 2', '--seed is given twice: put all its values after one flag'),
     (CARTPOLE + '--env_name CartPole-v0', '--env/--env_name is given twice'),
     (CARTPOLE + '--seed 1 2 1', 'two runs would share the folder data/ppo_torch/ppo_torch_s1: is a value given twice?'),
     (CARTPOLE + '--cpu 0', "argument --cpu/--num_cpu: 0 is not a whole number of at least 1 or 'auto'"),
@@ -139,6 +139,7 @@ def empty_folder(tmp_path, monkeypatch):
     (CARTPOLE + '--hid {64:64}', 'argument --hid/--ac_kwargs:hidden_sizes: {64:64} is not a list'),
     (CARTPOLE + '--act rleu', 'rleu is not an activation function (nearest: relu'),
     (CARTPOLE + '--act nn.Linear', 'nn.Linear is not an activation function'),
+    (CARTPOLE + '--act Threshold', 'Threshold is not an activation function'),     # which needs arguments
     (CARTPOLE + '--resume maybe', 'argument --resume: maybe is not true or false'),
     (CARTPOLE + '--resume --overwrite', '--resume continues a run and --overwrite replaces it'),
     (CARTPOLE + '--resume --datestamp', '--resume needs the date and time in the name of the run'),
@@ -274,19 +275,25 @@ def test_values(line, key, value):
 
 
 def test_activations_of_tensorflow():
-    """A file with `tf` gets functions of tf.nn, and the identity."""
-    class tf:
-        identity = np.cos
-
-        class nn:
-            relu, soft_plus, constant = np.abs, np.sin, 1
+    """A file with `tf` gets functions of tf.nn, gelu of its second version too, and tf's own, as in its defaults."""
+    tf = pytest.importorskip('tensorflow').compat.v1
     train_fn = type(train)(train.__code__, dict(train.__globals__, tf=tf))
-    for name, function in ('relu', np.abs), ('tf.nn.soft_plus', np.sin), ('Softplus', np.sin), ('identity', np.cos):
+    for name, function in {'relu': tf.nn.relu, 'tf.nn.leaky_relu': tf.nn.leaky_relu, 'Softplus': tf.nn.softplus,
+                           'identity': tf.identity, 'tanh': tf.tanh, 'GELU': tf.compat.v2.nn.gelu}.items():
         assert run.activation(train_fn, name) is function
-    with pytest.raises(UserError, match=r'^tanhh is not an activation function$'):
-        run.activation(train_fn, 'tanhh')
-    with pytest.raises(UserError, match=r'^rleu is not an activation function \(nearest: relu\)$'):
+    for name in 'tanhh', 'conv2d', 'dropout':
+        with pytest.raises(UserError, match=f'^{name} is not an activation function'):
+            run.activation(train_fn, name)
+    with pytest.raises(UserError, match=r'^rleu is not an activation function \(nearest: relu'):
         run.activation(train_fn, 'rleu')
+
+
+@pytest.mark.parametrize('name', run.TF_ACTIVATIONS)
+def test_every_activation_of_tensorflow_works(name):
+    tf = pytest.importorskip('tensorflow').compat.v1
+    train_fn = type(train)(train.__code__, dict(train.__globals__, tf=tf))
+    with tf.Graph().as_default():
+        assert run.activation(train_fn, name)(tf.zeros((3, 2))).shape == (3, 2)
 
 
 def test_what_the_function_gets():

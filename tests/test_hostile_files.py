@@ -475,7 +475,7 @@ def test_a_bug_in_the_first_epoch_after_resuming_can_be_found(copied, monkeypatc
     """It cannot be told from a damaged checkpoint, and so the line says where it is."""
     folder, line = copied(), inspect.currentframe().f_lineno + 1
     monkeypatch.setattr('ppo_torch.Agent.update', lambda *_: 1 / 0)
-    assert f'(ZeroDivisionError: division by zero, in line {line} of test_hostile_files.py); put a copy' in refused(
+    assert f'(ZeroDivisionError: division by zero, in line {line} of test_hostile_files.py); restore it' in refused(
         capsys, resume, folder)
 
 

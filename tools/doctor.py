@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from common.errors import ArgumentParser, UserError, one_line_errors, printable
-from common.logx import read_progress
-from common.run import check_numbers
+from common.logx import LARGEST, read_progress
+from common.run import BOUNDS
 from common.serialization import read_json
 
 ENOUGH = 10                     # epochs before returns are judged: many runs do not move in the first few
@@ -229,6 +229,15 @@ def runs_inside(folder):
     runs = sorted(str(path.parent) for path in Path(folder).glob('*/**/progress.txt')) if os.path.isdir(folder) else []
     more = f' and {len(runs) - 10} more' if len(runs) > 10 else ''
     return f', but runs inside it; give one of {", ".join(runs[:10])}{more}' if runs else ''
+
+
+def check_numbers(config, path):
+    """A UserError if what has to be a number in a run's configuration is none, or is too small."""
+    for name, (low, _) in BOUNDS.items():
+        value = config.get(name, low)
+        if value != 'auto' and not (isinstance(value, (int, float)) and low <= value <= LARGEST):
+            raise UserError(f'{path} is damaged: {name} is {printable(repr(value))} there, and not a number of at '
+                            f'least {low}')
 
 
 def read_run(folder):

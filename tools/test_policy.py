@@ -24,10 +24,10 @@ import numpy as np
 
 from common.env_tools import make_env, make_registered, not_plain
 from common.errors import ArgumentParser, UserError, one_line_errors, printable
-from common.run import BOUNDS, NO_FLAGS, ROOT, activation, check_numbers, network_bytes
+from common.run import BOUNDS, NO_FLAGS, ROOT, activation, network_bytes
 from common.run_utils import OURS, default_arguments
 from common.serialization import atomic_write, check_zip, complete_folder, damage_is_a_user_error, load_tree, read_json
-from tools.doctor import runs_inside
+from tools.doctor import check_numbers, runs_inside
 
 
 def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, actor_critic=None, ac_kwargs=dict(),
