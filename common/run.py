@@ -222,7 +222,7 @@ def parse_args(argv, train_fn):
     words, shorthands = [], {}
     for word in argv:                                       # --hid[h] is --hid, to be called h in names
         if re.search('[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]', word):
-            raise UserError(f'{printable(word)}: it contains control characters')
+            raise UserError(f'{printable(word)}: it has unprintable characters')
         flag = re.fullmatch(r'--([^[=]+)\[(.*?)\](=.*)?', word)
         if flag:
             shorthands[SHORT_FLAGS.get(flag[1], flag[1])] = flag[2]

@@ -326,8 +326,8 @@ BIG = np.zeros(2 * 10**7, np.uint8)
 
 
 @pytest.mark.parametrize(('make', 'words'), [
-    (lambda path: npz(path, zipfile.ZIP_DEFLATED, x=BIG), 'is compressed, and is not read'),
-    (lambda path: npz(path, times=1000, x=BIG[:10**6]), 'would be larger than the file when unpacked'),
+    (lambda path: npz(path, zipfile.ZIP_DEFLATED, x=BIG), 'is refused: it is compressed'),
+    (lambda path: npz(path, times=1000, x=BIG[:10**6]), 'unpacked, it would be larger than the file'),
     (lambda path: npz(path, tree=b'[' + b'{"array":"x"},' * 1000 + b'0]', x=BIG[:10**6]), "read (KeyError: 'x')"),
     (lambda path: npz(path, x=header('(1000000000000,)')), 'cannot be read ('),
     (lambda path: npz(path, x=header('(-1,)')), 'cannot be read ('),
@@ -348,13 +348,13 @@ def test_trees_that_are_no_trees(make, words, tmp_path):
     memory, line = memory_of(load_tree, path)
     assert line.startswith(f'{path} ') and words in line
     assert memory < 10**8 or 'MemoryError: Unable to allocate' in line          # which numpy says, and takes none
-    if words in ('is compressed, and is not read', 'would be larger than the file when unpacked'):
+    if words in ('is refused: it is compressed', 'unpacked, it would be larger than the file'):
         assert memory < 2 * 10**6                               # refused by what it says of itself
 
 
 @pytest.mark.parametrize(('content', 'words'), [
     (b'[' * 10**5, 'RecursionError'), (b'{"a":' * 10**5, 'RecursionError'), (b'[]', 'list in place of an object'),
-    (b'{"a":' + b'[' * 900 + b']' * 900 + b'}', None), (b'{"a": "' + b'x' * 10**7 + b'"}', 'bytes, and is not read'),
+    (b'{"a":' + b'[' * 900 + b']' * 900 + b'}', None), (b'{"a": "' + b'x' * 10**7 + b'"}', 'bytes, and a run writes'),
     (b'{"a": 1', 'JSONDecodeError'), (b'\xff', 'UnicodeDecodeError'), (b'{"a": ' + b'9' * 5000 + b'}', 'ValueError')],
     ids='lists objects list nested long cut bytes digits'.split())
 def test_configurations_that_are_none(content, words, copied, capsys):
@@ -380,7 +380,7 @@ def test_tables_that_have_no_end(tmp_path, monkeypatch):
     (tmp_path / 'progress.txt').write_text('Epoch\n0\n1\n2\n')
     assert len(read_progress(tmp_path / 'progress.txt')[1]) == 3
     monkeypatch.setattr('common.logx.MAX_TABLE', 11)
-    with pytest.raises(UserError, match='has 12 bytes, and is not read: a run writes at most 11'):
+    with pytest.raises(UserError, match='it has 12 bytes, and a run writes at most 11'):
         read_progress(tmp_path / 'progress.txt')
 
 
@@ -393,7 +393,7 @@ def test_a_compressed_model_is_refused(copied, capsys):
     with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as file:
         for name, content in members.items():
             file.writestr(name, content)
-    assert f'{path} is compressed, and is not read' in refused(capsys, watch, folder)
+    assert f'{path} is refused: it is compressed' in refused(capsys, watch, folder)
 
 
 # ---- Nothing speaks to the terminal
@@ -500,8 +500,8 @@ def test_a_run_goes_on_without_its_table(copied):
     ('ppo_torch', '--hid 99999999,99999999', '--hid [99999999,99999999] needs 1.49e+08 GB of memory'),
     ('ppo_torch', '--hid 999999999', '--hid [999999999] needs 59.6 GB of memory'),
     ('ppo_torch', '--seed ' + ' '.join(map(str, range(400))) + ' --gamma ' + ' '.join(f'0.{i}' for i in range(10, 270)),
-     'these are 104000 runs, and 100000 are possible'),
-    ('ppo_torch', '--exp_name a\x1bb', 'a\\x1bb: this is no text'), ('ppo_torch', '--exp_name \udcff', 'is no text'),
+     'this grid has 104000 runs, and at most 100000'),
+    ('ppo_torch', '--exp_name a\x1bb', 'a\\x1bb: it has unprintable characters'), ('ppo_torch', '--exp_name \udcff', 'it contains control characters'),
     ('ppo_torch', '--exp_name ' + 'a' * 300, 'too long for the name of a folder'),
     ('ppo_torch', '--steps 1000', 'unknown argument --steps (nearest: --steps_per_epoch')])
 def test_what_cannot_be(name, flags, words, capsys, monkeypatch, tmp_path):
