@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from torch import nn
 
