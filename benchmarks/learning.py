@@ -121,6 +121,8 @@ def planned(args):
                     if all(not chosen[key] or row[key] in chosen[key] for key in row):
                         for seed in range(seeds) if chosen['seeds'] is None else chosen['seeds']:
                             run = Run(suite, row['scripts'], env, steps, seed, settings, args.data_dir)
+                            if run.key in runs and seed >= seeds:       # a longer row is for its own seeds alone
+                                continue
                             first, other = runs.get(run.key, (order, run))
                             runs[run.key] = first, max(run, other, key=lambda run: run.steps)
     for key, names in known.items():

@@ -44,6 +44,8 @@ def test_the_suites_are_those_of_scripts_that_exist_and_no_run_is_there_twice(tm
     assert order[0] == 'cartpole' and order[-2:] == ['mujoco_on_policy', 'mujoco_off_policy']
     longest = [run for run in runs if run.key == ('sac_torch', 'HalfCheetah-v5', 0)]
     assert [run.steps for run in longest] == [320_000]                  # the longer of two rows that share a seed
+    others = learning.planned(arguments(tmp_path, scripts=['sac_torch'], envs=['HalfCheetah-v5'], seeds=[0, 1]))
+    assert [run.steps for run in others] == [320_000, 120_000]          # and no longer where it has not this seed
     seeds = [run.seed for run in runs if run.suite == 'cartpole']
     assert seeds == sorted(seeds)                                       # so that what is there at any time is balanced
 
