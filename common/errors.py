@@ -3,8 +3,11 @@ import argparse
 import contextlib
 import difflib
 import os
+import re
+import shutil
 import signal
 import sys
+import textwrap
 from types import SimpleNamespace
 
 STOP_SIGNALS = signal.SIGINT, signal.SIGTERM
@@ -48,11 +51,23 @@ def printable(text, longest=300):
     return text if len(text) <= longest else f'{text[:longest - 40]} ... {text[-30:]}'
 
 
+def terminal_width():
+    """Characters in a line of what is printed: the terminal's, and not too many to be read."""
+    return min(120, shutil.get_terminal_size().columns)
+
+
+def fill(text, width):
+    """The text, wrapped at this width, with indented lines as they are."""
+    return re.sub(r'^\S.*(\n\S.*)*', lambda prose: textwrap.fill(prose[0], width), text, flags=re.MULTILINE)
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """argparse's, without abbreviations, and with UserErrors that name what is nearest to an unknown flag."""
 
-    def __init__(self, **kwargs):
-        super().__init__(allow_abbrev=False, **{'formatter_class': argparse.RawDescriptionHelpFormatter, **kwargs})
+    def __init__(self, description='', epilog='', **kwargs):
+        description, epilog = fill(description, terminal_width()), fill(epilog, terminal_width())
+        super().__init__(allow_abbrev=False, description=description, epilog=epilog,
+                         **{'formatter_class': argparse.RawDescriptionHelpFormatter, **kwargs})
 
     def parse_args(self, args=None, namespace=None):
         """Positional arguments may stand between flags."""

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.errors import UserError, in_notebook, printable
+from common.errors import UserError, in_notebook, printable, terminal_width
 from common.mpi_tools import bcast, gather, mpi_op, mpi_statistics_scalar, mpi_sum, num_procs, proc_id
 from common.serialization import (MAX_TABLE, ReplayFiles, atomic_folder, atomic_write, check_file, complete_folder,
                                   convert_json, damage_is_a_user_error, load_tree, read_json, save_tree)
@@ -357,7 +357,7 @@ class Logger:
                          'your own as actor_critic, as examples/cnn_torch.py does', 'yellow')
             shown.update(convert_json({**default_arguments(config['actor_critic']), **config['ac_kwargs']}))
         text = ', '.join(f'{key}={val}' for key, val in sorted(shown.items()))
-        self.log(textwrap.fill(text, width=min(120, shutil.get_terminal_size().columns)), 'cyan')
+        self.log(textwrap.fill(text, terminal_width(), break_on_hyphens=False), 'cyan')
 
     def _write_config(self, config):
         path = self._path('config.json')

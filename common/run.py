@@ -20,7 +20,6 @@ import pathlib
 import re
 import runpy
 import shlex
-import shutil
 import sys
 import textwrap
 import time
@@ -28,7 +27,7 @@ import traceback
 import warnings
 
 from common.env_tools import make_env, make_registered
-from common.errors import ArgumentParser, UserError, in_notebook, nearest, one_line_errors, printable
+from common.errors import ArgumentParser, UserError, in_notebook, nearest, one_line_errors, printable, terminal_width
 from common.logx import LARGEST, Logger, algo_name, script_of
 from common.mpi_tools import num_procs, processes_started
 from common.run_utils import (DATESTAMP, ENV_ARGUMENTS, ExperimentGrid, comments, cpu_count, default_arguments,
@@ -165,11 +164,6 @@ class NumberOfLayers(argparse.Action):
         parser.error('--l is not needed: --hid 64,64 gives the size of each hidden layer')
 
 
-def fill(text, width):
-    """The text, wrapped at this width, with indented lines as they are."""
-    return re.sub(r'^\S.*(\n\S.*)*', lambda prose: textwrap.fill(prose[0], width), text, flags=re.MULTILINE)
-
-
 def example_env(train_fn):
     return 'Pendulum-v1' if 'replay_size' in default_arguments(train_fn) else 'CartPole-v1'
 
@@ -178,11 +172,11 @@ def make_parser(train_fn):
     """The command line of a training function."""
     script, defaults = os.path.basename(script_of(train_fn)), default_arguments(train_fn)
     epilog = EPILOG.format(script=script, env=example_env(train_fn), name=script.removesuffix('.py'))
-    width = min(120, shutil.get_terminal_size().columns)
+    width = terminal_width()
     parser = ArgumentParser(prog=script, usage=f'python {script} --env NAME [--FLAG VALUE [VALUE ...]] ...',
-                            description=fill(train_fn.__globals__.get('__doc__') or '', width),
+                            description=train_fn.__globals__.get('__doc__') or '',
                             formatter_class=functools.partial(HelpFormatter, max_help_position=30, width=width),
-                            epilog=fill(epilog, width), argument_default=argparse.SUPPRESS)
+                            epilog=epilog, argument_default=argparse.SUPPRESS)
     parser._negative_number_matcher = re.compile(r'-[\d.]')                 # argparse's own takes -1e-3 for a flag
     group = parser.add_argument_group('options of a run')
     group.add_argument('--env', '--env_name', dest='env_name', nargs='+', action=StoreOnce,
@@ -380,7 +374,8 @@ def overview(algorithms):
     lines = ['python -m common.run COMMAND [ARGUMENTS]', '', 'Algorithms (ppo alone means ppo_torch, and so on):']
     for name in algorithms:
         about = ast.get_docstring(ast.parse((ROOT / f'{name}.py').read_text(encoding='utf-8'))) or ''
-        lines.append(f'  {name:<14}' + textwrap.shorten(about.split('\n')[0], 84, placeholder=' ...'))
+        about = textwrap.shorten(about.split('\n')[0], terminal_width() - 16, placeholder=' ...')
+        lines.append(f'  {name:<14}{about}')
     lines += ['', 'Tools:', *(f'  {name:<14}{text}' for name, text in TOOLS.items()), '', 'COMMAND --help shows more.']
     return '\n'.join(lines)
 

@@ -461,3 +461,16 @@ def test_tools(monkeypatch, tool):
     monkeypatch.setattr(importlib, 'import_module', {f'tools.{tool}': Tool}.__getitem__)
     run.main([tool, 'data', '-x', 'Epoch'])
     assert got == [['data', '-x', 'Epoch']]
+
+
+@pytest.mark.parametrize('command', ['help', 'doctor', 'test_policy', 'plot'])
+def test_help_fits_the_terminal(command, monkeypatch, capsys):
+    """Prose, that is: an indented line, such as an example to be copied, is left as it is."""
+    monkeypatch.setenv('COLUMNS', '70')
+    if command == 'help':
+        run.main(['help'])
+    else:
+        with pytest.raises(SystemExit):
+            importlib.import_module(f'tools.{command}').main(['--help'])
+    lines = capsys.readouterr().out.split('\n')
+    assert max(len(line) for line in lines if command == 'help' or not line.startswith('    ')) <= 70
