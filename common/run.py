@@ -133,8 +133,8 @@ def activation(train_fn, name):
                  for name in TF_ACTIVATIONS]
     else:
         found = [(name, kind) for name, kind in inspect.getmembers(modules.get('nn'), inspect.isclass)
-                 if name == 'Identity' or kind.__module__ == 'torch.nn.modules.activation' and not any(
-                     p.default is p.empty for p in inspect.signature(kind).parameters.values())]
+                 if name == 'Identity' or kind.__module__ == 'torch.nn.modules.activation'
+                 and name not in ('GLU', 'Softmax2d', 'Threshold', 'MultiheadAttention')]      # not of one number each
     known = {word.lower().replace('_', ''): function for word, function in found}
     key = name.split('.')[-1].lower().replace('_', '')
     if key not in known:

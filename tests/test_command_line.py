@@ -11,6 +11,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
+import torch
 from torch import nn
 
 import ppo_torch
@@ -285,6 +286,17 @@ def test_activations_of_tensorflow():
             run.activation(train_fn, name)
     with pytest.raises(UserError, match=r'^rleu is not an activation function \(nearest: relu'):
         run.activation(train_fn, 'rleu')
+
+
+@pytest.mark.parametrize('name', [name for name, kind in inspect.getmembers(nn, inspect.isclass)
+                                  if kind.__module__ == 'torch.nn.modules.activation'])
+def test_every_activation_of_pytorch_works_or_is_refused(name):
+    try:
+        function = run.activation(train, name)
+    except UserError:
+        assert name in ('GLU', 'Softmax2d', 'Threshold', 'MultiheadAttention')
+    else:
+        assert function is getattr(nn, name) and function()(torch.zeros(3, 2)).shape == (3, 2)
 
 
 @pytest.mark.parametrize('name', run.TF_ACTIVATIONS)
