@@ -317,11 +317,13 @@ def check_memory(arguments, obs_space, act_space, processes):
     """Refuse buffers, batches and networks for which the memory of this machine is too small, by their least size."""
     local = int(os.getenv('MPI_LOCALNRANKS') or os.getenv('OMPI_COMM_WORLD_LOCAL_SIZE') or processes)
     obs, act = obs_space.dtype.itemsize * math.prod(obs_space.shape), 4 * math.prod(act_space.shape)
-    step = obs + act + 8 + (obs if 'replay_size' in arguments else 0)       # off-policy, next_obs is stored as well
+    floats = 4 * math.prod(obs_space.shape)                                 # in a batch, images are numbers, too
+    stored = dict(replay_size=2 * obs + act + 8, batch_size=2 * floats + act + 8,           # with next_obs
+                  steps_per_epoch=obs + act + 8 + (floats if obs < floats else 0))          # buffer, and batch
     sizes = arguments.get('ac_kwargs', {}).get('hidden_sizes', ())
     needs = {'--hid ' + as_text(sizes): 4 * network_bytes((obs_space, *sizes)) * local}     # gradients, and Adam's two
     for key in ('replay_size', 'batch_size') if 'replay_size' in arguments else ('steps_per_epoch',):
-        needs[f'--{key} {arguments.get(key, 0)}'] = arguments.get(key, 0) * step * local / processes
+        needs[f'--{key} {arguments.get(key, 0)}'] = arguments.get(key, 0) * stored[key] * local / processes
     total = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') if hasattr(os, 'sysconf') else math.inf
     for flag, size in needs.items():
         if size > total:

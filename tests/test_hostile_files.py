@@ -535,6 +535,17 @@ def test_memory_is_that_of_the_replay_buffer(dtype, itemsize, monkeypatch):
                 run.check_memory(arguments, env.observation_space, env.action_space, processes)
 
 
+@pytest.mark.parametrize(('arguments', 'flag', 'floats'), [
+    (dict(steps_per_epoch=1000), '--steps_per_epoch', 1), (dict(replay_size=1, batch_size=1000), '--batch_size', 2)])
+def test_images_of_a_batch_are_numbers(arguments, flag, floats, monkeypatch):
+    """Of four bytes, whatever the buffer stores: what fits as images alone is refused, too."""
+    obs_space, act_space = Box(0, 255, (8, 8, 3), np.uint8), Box(-1, 1, (2,))
+    monkeypatch.setattr(os, 'sysconf', {'SC_PHYS_PAGES': 1000 * floats * 192 * 4, 'SC_PAGE_SIZE': 1}.get)
+    with pytest.raises(UserError, match=f'{flag} 1000 needs '):
+        run.check_memory(dict(arguments, ac_kwargs={}), obs_space, act_space, processes=1)
+    run.check_memory({key: min(size, 700) for key, size in arguments.items()}, obs_space, act_space, processes=1)
+
+
 @pytest.mark.parametrize('value', ['9' * 400, '9' * 5000, '100001', '0', '-3', 'x'])
 def test_smoothing_over_too_much(value, copied, capsys):
     refused(capsys, plot.main, [str(copied()), '-s', value, '--out', 'a.png'])
