@@ -67,11 +67,19 @@ def wrap(env, text):
     name, parenthesis, arguments = text.partition('(')
     module, _, name = name.rpartition(':')
     call = ast.parse(f'f({arguments}' if parenthesis else 'f()', mode='eval').body
-    wrapper = getattr(importlib.import_module(module or 'gymnasium.wrappers'), name)
+    known = importlib.import_module(module or 'gymnasium.wrappers')
+    if not hasattr(known, name):
+        raise AttributeError(f'module {known.__name__!r} has no attribute {name!r}{nearest(name, dir(known))}')
+    wrapper = getattr(known, name)
     if not (isinstance(wrapper, type) and issubclass(wrapper, gym.Wrapper)):
         raise TypeError('this is no gymnasium.Wrapper')
-    args, keywords = call.args, call.keywords
-    return wrapper(env, *map(ast.literal_eval, args), **{word.arg: ast.literal_eval(word.value) for word in keywords})
+    try:
+        args = [ast.literal_eval(value) for value in call.args]
+        keywords = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    except ValueError:
+        raise ValueError('its arguments have to be literals, such as numbers and lists; for a function, write a '
+                         'wrapper of your own (--wrapper module:Name)') from None
+    return wrapper(env, *args, **keywords)
 
 
 def describe(env):
@@ -128,8 +136,10 @@ def make_env(env_fn, off_policy=False):
                               Discrete(int(sizes.prod())))
         act_space = env.action_space
     if not isinstance(act_space, Box if off_policy else (Box, Discrete)):
-        raise UserError(f'actions of type {type(act_space).__name__} are not supported here: they must be '
-                        + ('Box (vpg, trpo and ppo take Discrete ones)' if off_policy else 'Box or Discrete'))
+        kind, choices = type(act_space).__name__, isinstance(act_space, (Discrete, MultiDiscrete, MultiBinary))
+        raise UserError(f'actions of type {kind} are not supported here: ' + (
+            f'they must be Box (vpg, trpo and ppo take {kind} ones)' if choices else 'put a wrapper around the '
+            f'environment that makes Box{"" if off_policy else " or Discrete"} ones of them (--wrapper module:Name)'))
     if off_policy and not act_space.is_bounded('both'):
         raise UserError('actions without bounds are not supported here, since [-1, 1] is rescaled to the bounds: '
                         'use vpg, trpo or ppo, or put gymnasium.wrappers.ClipAction and bounds of your own around it')

@@ -102,6 +102,7 @@ def empty_folder(tmp_path, monkeypatch):
     (CARTPOLE + '--env_kwargs x', 'argument --env_kwargs: x is not a dictionary of arguments such as'),
     (CARTPOLE + "--env_kwargs {'a':1}", 'environment CartPole-v1: TypeError: CartPoleEnv.__init__() got an unexpected'),
     (CARTPOLE + '--wrapper Nope', "wrapper Nope: AttributeError: module 'gymnasium.wrappers' has no attribute 'Nope'"),
+    (CARTPOLE + '--wrapper ClipReward(os.sep)', 'wrapper ClipReward(os.sep): ValueError: its arguments have to be'),
     (CARTPOLE + '--wrapper TransformReward', 'wrapper TransformReward: TypeError: TransformReward.__init__() missing'),
     (CARTPOLE + '--l 2', '--l is not needed: --hid 64,64 gives the size of each hidden layer'),
     (CARTPOLE + '--exp_name ..', '--exp_name ..: expected a name, not a path'),

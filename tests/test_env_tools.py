@@ -44,6 +44,20 @@ def test_too_many_combinations_are_refused():
         make_env(functools.partial(SmallEnv, Box(-1, 1, (2,)), MultiBinary(20)))
 
 
+def test_a_misspelt_wrapper_is_told_the_nearest():
+    with pytest.raises(UserError, match="has no attribute 'NormaliseReward' .nearest: NormalizeReward"):
+        make_registered('CartPole-v1', wrappers=['NormaliseReward'])
+
+
+@pytest.mark.parametrize(('space', 'off_policy', 'words'), [
+    (MultiBinary(3), True, 'they must be Box .vpg, trpo and ppo take MultiBinary ones'),
+    (Tuple([Discrete(2)]), True, 'put a wrapper around the environment that makes Box ones of them'),
+    (Tuple([Discrete(2)]), False, 'put a wrapper around the environment that makes Box or Discrete ones of them')])
+def test_actions_that_are_refused_have_a_remedy(space, off_policy, words):
+    with pytest.raises(UserError, match=f'{type(space).__name__} are not supported here: {words}'):
+        make_env(functools.partial(SmallEnv, Box(-1, 1, (2,)), space), off_policy)
+
+
 class Mission(gym.Space):
     """A space that gymnasium cannot flatten, as minigrid's texts."""
     def __init__(self):
