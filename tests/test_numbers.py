@@ -43,6 +43,11 @@ def train(name, env_fn, folder, epochs=3, **changes):
         env_fn, epochs=epochs, **{**ARGUMENTS[algo], 'logger_kwargs': dict(output_dir=str(folder)), **changes})
 
 
+def table(folder):
+    """The rows of a run, without its Time column."""
+    return [{**row, 'Time': ''} for row in read_progress(folder)[1]]
+
+
 def kept(folder):
     """The files of a run that must survive: the model and the checkpoint."""
     names = [path for path in sorted(folder.rglob('*')) if path.is_file() and path.parent.name != 'replay'
@@ -177,5 +182,42 @@ def test_buffers_keep_images_as_they_are(name, tmp_path):
     train(name, make, tmp_path / 'parts', epochs=2)
     train(name, make, tmp_path / 'parts', epochs=4,
           logger_kwargs=dict(output_dir=str(tmp_path / 'parts'), resume=True))
-    whole, parts = ([{**row, 'Time': ''} for row in read_progress(tmp_path / run)[1]] for run in ('whole', 'parts'))
-    assert whole == parts and len(whole) == 4
+    assert table(tmp_path / 'whole') == table(tmp_path / 'parts') and len(table(tmp_path / 'whole')) == 4
+
+
+class Plain(SmallEnv):
+    """Float32 observations, the reward a float, an empty info."""
+    def __init__(self, dtype=np.float32, whole=False):
+        super().__init__(Box(-9, 9, (3,), dtype), Box(-1, 1, (2,)), 12, lambda obs, act: int(act[0] > act[1]))
+        self.whole = whole
+
+    def draw_obs(self):
+        obs = self.np_random.uniform(-9, 9, 3)
+        return (np.rint(obs) if self.whole else obs).astype(self.observation_space.dtype)
+
+
+class Odd(Plain):
+    """The same, in the types that users' environments have, and with whatever they put into info."""
+    infos = (None, [], 'text', {1: object(), 'episode': 'text', 'final_observation': (), 'f': print},
+             {'TimeLimit.truncated': True, 'terminal_observation': np.full(3, np.nan), 'terminated': True})
+    numbers = np.float32, np.int64, np.array, bool, float
+
+    def reset(self, **kwargs):
+        obs, _ = super().reset(**kwargs)
+        return obs, self.infos[len(self.seeds) % 5]
+
+    def step(self, action):
+        obs, rew, terminated, truncated, _ = super().step(action)
+        return obs, self.numbers[self.t % 5](rew), np.bool_(terminated), int(truncated), self.infos[-self.t % 5]
+
+
+@each_file
+@pytest.mark.parametrize(('dtype', 'whole'), [(np.float64, False), (np.int64, True)])
+def test_odd_environments_learn_as_plain_ones(name, dtype, whole, tmp_path):
+    """Of several time limits the shortest counts; types and infos change nothing; the run resumes exactly."""
+    def odd():
+        return gym.wrappers.TimeLimit(gym.wrappers.TimeLimit(gym.wrappers.TimeLimit(Odd(dtype, whole), 9), 7), 11)
+    train(name, lambda: Plain(whole=whole), tmp_path / 'plain', epochs=4, max_ep_len=7)
+    train(name, odd, tmp_path / 'odd', epochs=2)
+    train(name, odd, tmp_path / 'odd', epochs=4, logger_kwargs=dict(output_dir=str(tmp_path / 'odd'), resume=True))
+    assert table(tmp_path / 'odd') == table(tmp_path / 'plain') and len(table(tmp_path / 'odd')) == 4
