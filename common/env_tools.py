@@ -29,6 +29,8 @@ warnings.filterwarnings('ignore', 'overflow encountered in dot')        # which 
 def make_registered(env_name, env_kwargs=None, wrappers=(), **more_kwargs):
     """gym.make, then the wrappers, in order. Each is a name, or a call with literal arguments, of gymnasium's own
     wrappers or of a module's: 'NormalizeObservation', 'RescaleObservation(-1, 1)', 'my_module:MyWrapper(scale=0.1)'."""
+    if not re.fullmatch(r'([^:.][^:]*:)?[^:]+', env_name):
+        raise UserError(f"environment {env_name}: that is no name such as Env-v0 or, for a module's, module:Env-v0")
     if 'mujoco' in str(getattr(gym.registry.get(env_name), 'entry_point', '')):
         hide_mujoco_deprecations()
     try:
