@@ -3,6 +3,7 @@ stop."""
 import ast
 import contextlib
 import importlib
+import os
 import re
 import sys
 import traceback
@@ -14,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.spaces.utils import flatten_space
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction
 
-from common.errors import UserError, nearest
+from common.errors import UserError, nearest, printable
 from common.logx import DIVERGED, LARGEST
 
 MAX_COMBINATIONS = 1000         # of MultiDiscrete actions, each of which becomes a choice of its own
@@ -213,7 +214,7 @@ class TrainingEnv(gym.Wrapper):
                           statistics=self.statistics())
         self.actions, self.ep_ret = [], 0
         renew_world(self.unwrapped)
-        obs, info = self.env.reset(seed=seed, options=options)
+        obs, info = self._returned('reset', ('obs', 'info'), seed=seed, options=options)
         self.obs = self._checked(obs)
         return self.obs, info
 
@@ -226,36 +227,49 @@ class TrainingEnv(gym.Wrapper):
             raise UserError(f'the policy gave the action {action} at step {self.steps}: {DIVERGED}')
         else:
             action = action.reshape(self.act_shape)
-        try:
-            obs, rew, terminated, truncated, info = self.env.step(action)
-        except (AssertionError, TypeError, ValueError) as error:
-            place = traceback.extract_tb(error.__traceback__)[-1].filename
-            if place != __file__ and 'gymnasium' not in place:      # a mistake inside the environment's own code
-                raise
-            raise UserError("the environment's step must return obs, reward, terminated, truncated and info, as "
-                            f'gymnasium describes them: {error}') from None
+        obs, rew, terminated, truncated, info = self._returned(
+            'step', ('obs', 'reward', 'terminated', 'truncated', 'info'), action)
         self.obs = self._checked(obs)
         try:
             rew = float(rew)
-        except (TypeError, ValueError):
-            raise UserError(f'the environment gave the reward {rew}, and not a number: put a wrapper around it that '
-                            'makes one of it (--wrapper module:Name)') from None
+        except (TypeError, ValueError, OverflowError):
+            raise UserError(f'the environment gave the reward {printable(rew, 100)}, and not a number: put a wrapper '
+                            'around it that makes one of it (--wrapper module:Name)') from None
         if not abs(rew) < LARGEST:
             raise UserError(f'the environment gave the reward {rew} at step {self.steps}: nothing can be learned from '
                             'it; put a wrapper around the environment that clips or scales it (--wrapper module:Name)')
         self.ep_ret += rew
         return self.obs, rew, terminated, truncated, info
 
+    def _returned(self, method, names, *args, **kwargs):
+        """What the environment's reset or step returns, which has to be these."""
+        try:
+            values = getattr(self.env, method)(*args, **kwargs)
+            if not isinstance(values, tuple) or len(values) != len(names):
+                raise TypeError(f'it returned {values!r}')
+            return values
+        except (AssertionError, TypeError, ValueError) as error:
+            place = traceback.extract_tb(error.__traceback__)[-1].filename
+            if place != __file__ and not place.startswith(os.path.dirname(gym.__file__)):       # a mistake of its own
+                raise
+            raise UserError(f"the environment's {method} must return {', '.join(names)}, as gymnasium describes them: "
+                            f'{printable(error)}') from None
+
     def _checked(self, obs):
         """A copy of an observation, of the space's type, once it is known to be what the space promises."""
         try:
-            obs = np.array(obs, dtype=self.obs_dtype)
-        except (TypeError, ValueError):
+            given = np.asarray(obs)
+            obs = np.array(given, dtype=self.obs_dtype)
+        except (TypeError, ValueError, OverflowError):
             raise UserError(f'the environment gave an observation of type {type(obs).__name__} at step {self.steps}, '
                             f'and its observation_space is {self.observation_space}') from None
         if obs.shape != self.obs_shape:
             raise UserError(f'the environment gave an observation of shape {obs.shape} at step {self.steps}, and its '
                             f'observation_space has {self.obs_shape}')
+        if self.obs_dtype == np.uint8 and given.dtype != np.uint8 and not np.array_equal(obs, given):
+            raise UserError('the environment gave an observation with numbers other than 0, 1, ..., 255 at step '
+                            f'{self.steps}, and its observation_space is of uint8: put a wrapper around it that gives '
+                            'the space its true type (--wrapper module:Name)')
         flat = obs.ravel()
         if not (self.obs_dtype == np.uint8 or flat.dot(flat) < LARGEST**2):     # faster than np.isfinite
             worst = flat[np.argmax(np.where(np.isnan(flat), np.inf, np.abs(flat)))]

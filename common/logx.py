@@ -356,6 +356,9 @@ class Logger:
                 self.log('warning: a multilayer perceptron sees no shapes in images: give a convolutional network of '
                          'your own as actor_critic, as examples/cnn_torch.py does', 'yellow')
             shown.update(convert_json({**default_arguments(config['actor_critic']), **config['ac_kwargs']}))
+            if num_procs() > 1 and env.statistics():
+                self.log('warning: each process normalizes by what it has seen itself, and saved with the policy is '
+                         'what process 0 has seen', 'yellow')
         text = ', '.join(f'{key}={val}' for key, val in sorted(shown.items()))
         self.log(textwrap.fill(text, terminal_width(), break_on_hyphens=False), 'cyan')
 

@@ -117,8 +117,8 @@ def test_an_action_that_is_nan_is_the_policys_fault():
 # %% Environments that do not keep what their spaces promise
 class Breaking(SmallEnv):
     """Changes what a step returns."""
-    def __init__(self, change):
-        super().__init__(Box(-1, 1, (3,)), Discrete(2))
+    def __init__(self, change, observation_space=Box(-1, 1, (3,))):
+        super().__init__(observation_space, Discrete(2))
         self.change = change
 
     def step(self, action):
@@ -130,16 +130,41 @@ class Breaking(SmallEnv):
     (lambda obs, *rest: (obs[:, None], *rest), r'an observation of shape \(3, 1\) at step 1'),
     (lambda obs, *rest: (dict(a=obs), *rest), 'an observation of type dict at step 1, and its observation_space is'),
     (lambda obs, *rest: ('three', *rest), 'an observation of type str at step 1'),
-    (lambda obs, *rest: (None, *rest), 'an observation with the value nan|an observation of '),
+    (lambda obs, *rest: (None, *rest), r'an observation of shape \(\) at step 1'),
     (lambda obs, rew, *rest: (obs, None, *rest), 'gave the reward None, and not a number'),
     (lambda obs, rew, *rest: (obs, 'much', *rest), 'gave the reward much, and not a number'),
+    (lambda obs, rew, *rest: (obs, 10**400, *rest), 'gave the reward 1000.* and not a number'),
     (lambda obs, rew, terminated, truncated, info: (obs, rew, terminated, info), 'step must return obs, reward, term'),
-    (lambda *rest: None, 'step must return obs, reward, terminated, truncated and info')])
+    (lambda *rest: None, 'step must return obs, reward, terminated, truncated, info')])
 def test_a_wrong_type_or_shape_is_named(change, words):
     env = make_env(lambda: Breaking(change))
     env.reset(seed=0)
     with pytest.raises(UserError, match=words):
         env.step(np.int64(1))
+
+
+@pytest.mark.parametrize('pixel', [0.7, -1, 256, np.nan])
+def test_pixels_that_are_no_bytes_are_not_cut_off(pixel):
+    env = make_env(lambda: Breaking(lambda obs, *rest: ([pixel], *rest), Box(0, 255, (1,), np.uint8)))
+    env.reset(seed=0)
+    with pytest.raises(UserError, match='with numbers other than 0, 1, ..., 255 at step 1, and its observation_space'):
+        env.step(np.int64(1))
+
+
+@pytest.mark.parametrize('returned', [np.zeros(3), np.zeros(2), None])
+def test_reset_as_gym_had_it_is_named(returned, monkeypatch):
+    monkeypatch.setattr(SmallEnv, 'reset', lambda env, *, seed=None, options=None: returned)
+    with pytest.raises(UserError, match='reset must return obs, info, as gymnasium describes them'):
+        make_env(SmallEnv).reset(seed=0)
+
+
+def test_mistakes_inside_of_an_environment_keep_their_traceback(monkeypatch):
+    monkeypatch.setattr(SmallEnv, 'reset', lambda env, *, seed=None, options=None: ({}['missing'], int('x')))
+    with pytest.raises(KeyError):
+        make_env(SmallEnv).reset(seed=0)
+    monkeypatch.setattr(SmallEnv, 'reset', lambda env, *, seed=None, options=None: int('x'))
+    with pytest.raises(ValueError, match='invalid literal'):
+        make_env(SmallEnv).reset(seed=0)
 
 
 def test_wrong_shapes_under_gymnasiums_own_wrappers(monkeypatch):
@@ -148,7 +173,7 @@ def test_wrong_shapes_under_gymnasiums_own_wrappers(monkeypatch):
     monkeypatch.setitem(gym.registry, 'Breaking-v0', gym.registry['Breaking-v0'])
     env = make_env(lambda: make_registered('Breaking-v0'))
     env.reset(seed=0)
-    with pytest.raises(UserError, match='step must return obs, reward, terminated, truncated and info'):
+    with pytest.raises(UserError, match='step must return obs, reward, terminated, truncated, info'):
         env.step(np.int64(1))
 
 
