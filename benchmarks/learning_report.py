@@ -238,12 +238,17 @@ def draw(name, data, path):
             ax, here = figure.add_subplot(rows, columns, i + 1), [run for run in data if run.env_name == env]
             drawn = plot.plot_data(here, smooth=SMOOTH.get(env, 1), estimator='iqm', ax=ax, labels=labels)
             numbers.update(n for *_, seeds in drawn.values() for n in seeds if n > 1)
+            heights = [centre for _, centre, *_ in drawn.values()]
             for label in drawn:
                 figures = published(label, env) if ' ' not in label and '_torch' in label else []
                 for steps, _, mean, deviation in figures:
                     if steps <= last_steps(here):
                         ax.errorbar(steps, mean, deviation, fmt='*', color=looks[label]['color'], markersize=12,
                                     capsize=4, markeredgecolor='white', zorder=5)
+                        heights.append([mean - (deviation or 0), mean + (deviation or 0)])
+            # An interval of few seeds may be wider than all returns together: it is cut off at the panel's edge.
+            bottom, top = np.nanmin(np.concatenate(heights)), np.nanmax(np.concatenate(heights))
+            ax.set_ylim(bottom - 0.1 * (top - bottom), top + 0.1 * (top - bottom))
             ax.set(title=env, xlabel=plot.LABELS['TotalEnvInteracts'])
             ax.set_ylabel('' if i % columns else plot.LABELS['Performance'])
         ax.plot([], [], '*', color='0.4', markersize=12, label='published: mean and deviation')
