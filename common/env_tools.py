@@ -304,6 +304,9 @@ class TrainingEnv(gym.Wrapper):
                   'the run goes on from a new episode', file=sys.stderr)
             self.set_statistics(state['statistics'])
             self.reset()
+        elif start['seed'] is None and self._random_state() == start['random_state']:       # as Atari's, in C++
+            print('warning: this environment takes no random numbers from its np_random: if it takes others, the run '
+                  'goes on with other ones than without the stop', file=sys.stderr)
         self.steps = state['steps']
         return self.obs, self.ep_ret, len(self.actions)
 

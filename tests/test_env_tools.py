@@ -109,6 +109,25 @@ def test_episodes_that_cannot_be_replayed(capsys):
     assert 'the run goes on from a new episode' in capsys.readouterr().err
 
 
+class StickyActions(SmallEnv):
+    """Begins every episode alike, and then draws from a generator of its own, as Atari's games do."""
+    hidden = np.random.default_rng(0)
+
+    def draw_obs(self):
+        return np.full(3, self.hidden.uniform() if self.received else 0, np.float32)
+
+
+def test_an_episode_that_only_seems_to_be_repeated(capsys):
+    """The observation is the same, and what follows it may not be: Atari's went on with other numbers, silently."""
+    env = make_env(StickyActions)
+    env.reset(seed=0)
+    env.replay_episode(env.episode_state())
+    assert not capsys.readouterr().err                      # a seed sets the environment's own generator, too
+    env.reset()
+    env.replay_episode(env.episode_state())
+    assert 'takes no random numbers from its np_random' in capsys.readouterr().err
+
+
 def test_an_episode_is_replayed_with_its_return_and_length(capsys):
     env, again = (make_env(functools.partial(gym.make, 'CartPole-v1')) for _ in range(2))
     env.reset(seed=0)
