@@ -48,14 +48,23 @@ def make_registered(env_name, env_kwargs=None, wrappers=(), **more_kwargs):
         hint = f' ({newest} is its newest version)' if newest != name else ''
         frame = traceback.extract_tb(error.__traceback__)[-1]
         cause = str(error) or f'in line {frame.lineno} of {frame.filename}: {frame.line}'
+        cause += if_missing(error, 'give it by --env_kwargs; if it is no literal, register the environment with it in '
+                            'a module of your own (--env module:Env-v0)')
         raise UserError(f'environment {env_name}{hint}: {type(error).__name__}: {cause}') from error
     own = describe(env).get('wrappers', [])                 # which its constructor puts around it itself
     for text in wrappers[len(own):] if own and list(wrappers[:len(own)]) == own else wrappers:
         try:
             env = wrap(env, text)
         except Exception as error:
-            raise UserError(f'wrapper {text}: {type(error).__name__}: {error}') from error
+            remedy = if_missing(error, 'give it in parentheses, "FrameStackObservation(4)"; if it is no literal, write '
+                                       'a wrapper of your own (--wrapper module:Name)')
+            raise UserError(f'wrapper {text}: {type(error).__name__}: {error}{remedy}') from error
     return env
+
+
+def if_missing(error, remedy):
+    """The remedy, if an error is that an argument is missing."""
+    return f'; {remedy}' if isinstance(error, TypeError) and 'missing' in str(error) else ''
 
 
 def hide_mujoco_deprecations():

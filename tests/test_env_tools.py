@@ -49,6 +49,14 @@ def test_a_misspelt_wrapper_is_told_the_nearest():
         make_registered('CartPole-v1', wrappers=['NormaliseReward'])
 
 
+def test_an_argument_that_is_missing_has_a_place(monkeypatch):
+    with pytest.raises(UserError, match="'stack_size'; give it in parentheses, .FrameStack"):
+        make_registered('CartPole-v1', wrappers=['FrameStackObservation'])
+    monkeypatch.setitem(gym.registry, 'Needy-v0', gym.envs.registration.EnvSpec('Needy-v0', lambda data: SmallEnv()))
+    with pytest.raises(UserError, match="'data'.*; give it by --env_kwargs; if it is no literal, register"):
+        make_registered('Needy-v0')
+
+
 @pytest.mark.parametrize(('space', 'off_policy', 'words'), [
     (MultiBinary(3), True, 'they must be Box .vpg, trpo and ppo take MultiBinary ones'),
     (Tuple([Discrete(2)]), True, 'put a wrapper around the environment that makes Box ones of them'),
