@@ -80,8 +80,9 @@ def run_here(thunk, kwargs, num_cpu, logger_kwargs):
         trust = ' --trust' if not_plain(**env) else ''      # which test_policy asks for
         if file.is_file() and not (file.parent == ROOT and re.fullmatch(OURS, file.stem)):
             trust += f' --file {shlex.quote(min(str(file), os.path.relpath(file), key=len))}'
-        print(f'\nPlot it:   python -m common.run plot {folder}')
-        print(f'Watch it:  python -m common.run test_policy {folder}{trust}')
+        run = ('' if Path.cwd() == ROOT else f'PYTHONPATH={shlex.quote(str(ROOT))} ') + 'python -m common.run'
+        print(f'\nPlot it:   {run} plot {folder}')
+        print(f'Watch it:  {run} test_policy {folder}{trust}')
 
 
 def comments(function):

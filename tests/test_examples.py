@@ -108,5 +108,6 @@ def test_the_command_line_resuming_and_test_policy_as_of_an_algorithm_file(tmp_p
                            ([*watch, '--trust', '--file', script, '-n', '2', '-nr'], 'EpRet')]:
         done = subprocess.run([sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0 and words in done.stdout, done.stderr
-        hint = re.search('Watch it:  python (.*)', done.stdout)         # with all that this run needs
-        assert hint is None or shlex.split(hint[1])[:-1] == [*watch, '--trust', '--file']
+        hint = re.search('Watch it:  (.*)', done.stdout)                # with all that this run, and this place, need
+        assert hint is None or (
+            shlex.split(hint[1])[:-1] == [f'PYTHONPATH={ROOT}', 'python', *watch, '--trust', '--file'])
