@@ -4,6 +4,7 @@ import ast
 import contextlib
 import importlib
 import os
+import random
 import re
 import sys
 import traceback
@@ -222,6 +223,9 @@ class TrainingEnv(gym.Wrapper):
         self.start = dict(seed=seed, random_state=None if seed is not None else self._random_state(),
                           statistics=self.statistics())
         self.actions, self.ep_ret = [], 0
+        if seed is not None:                                    # also for environments that draw from the modules' own
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
         renew_world(self.unwrapped)
         obs, info = self._returned('reset', ('obs', 'info'), seed=seed, options=options)
         self.obs = self._checked(obs)

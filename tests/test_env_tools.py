@@ -1,5 +1,6 @@
 """Environments of all kinds, as the training loops see them."""
 import functools
+import random
 import re
 
 import gymnasium as gym
@@ -91,6 +92,19 @@ def test_rewards_of_several_parts_are_refused():
     env.reset(seed=0)
     with pytest.raises(UserError, match='gave the reward .*, and not a number: put a wrapper around it'):
         env.step(np.int64(1))
+
+
+class GlobalGenerators(SmallEnv):
+    """Draws from the generators of the modules, as many environments do in spite of gymnasium's advice."""
+    def draw_obs(self):
+        return np.array([np.random.uniform(), random.random(), 0], np.float32)
+
+
+def test_the_seed_is_that_of_the_modules_generators_too():
+    first, same, other = [[env.reset(seed=seed)[0], env.step(np.int64(1))[0]]
+                          for env, seed in [(make_env(GlobalGenerators), seed) for seed in (2**32 + 1, 2**32 + 1, 2)]]
+    np.testing.assert_array_equal(first, same)
+    assert not np.array_equal(first, other)
 
 
 class OwnGenerator(SmallEnv):
