@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -575,3 +576,12 @@ def test_no_runs_and_nothing_logged(tmp_path, capsys):
 def test_folders_may_stand_between_flags(data, capsys):
     plot.main(['-s', '2', 'data/ppo_torch_hopper', '--est', 'median', 'data/sac_tf1_hopper', '--out', 'a.png'])
     assert re.findall(r'ppo_torch|sac_tf1', capsys.readouterr().out) == ['ppo_torch', 'sac_tf1']
+
+
+@pytest.mark.parametrize('live', [[], ['--live']])
+def test_a_reader_who_has_had_enough_ends_it(live, monkeypatch):
+    """As a mistake it would be shown, and with --live tried again for ever."""
+    monkeypatch.setattr(plot, 'make_plots', Mock(side_effect=BrokenPipeError))
+    monkeypatch.setattr(plot.time, 'sleep', Mock(side_effect=AssertionError))
+    with pytest.raises(BrokenPipeError):
+        plot.show(plot.parse_args(['data', *live]))

@@ -432,6 +432,8 @@ def show(args):
         try:
             figure = make_plots(args.logdir, args.legend, args.xaxis, args.value, args.count, args.smooth, args.select,
                                 args.exclude, args.est, args.band, figure)
+        except BrokenPipeError:                                            # the reader, `head` say, has had enough
+            raise
         except (UserError, OSError) as error:                              # no epoch finished yet, a run just replaced
             if not args.live:
                 raise UserError(str(error)) from None
