@@ -327,5 +327,14 @@ def test_four_processes_compute_what_one_computes_and_stay_equal(tmp_path):
         assert_near(updated, four[0, 2], 1e-4, unit=updated - start, what=algo)
 
 
+def test_help_for_a_reader_who_has_had_enough():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run([sys.executable, '-u', '-m', 'tools.twins', '--help'], cwd=ROOT, stdout=write_end,
+                          stderr=subprocess.PIPE, text=True)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, '')
+
+
 if __name__ == '__main__':
     many_processes(sys.argv[1])

@@ -192,10 +192,10 @@ def report(algo, folders):
 
 def main(argv=None):
     algo, *argv = (sys.argv[1:] if argv is None else argv) or ['help']
-    if {algo, *argv} & {'-h', '--help', 'help'}:
-        print(__doc__)
-        return
     with one_line_errors('python -m tools.twins'), tempfile.TemporaryDirectory() as root:
+        if {algo, *argv} & {'-h', '--help', 'help'}:
+            print(__doc__)
+            return
         if algo not in ALGORITHMS:
             raise UserError(f'unknown algorithm {algo}{nearest(algo, ALGORITHMS)}; there are {", ".join(ALGORITHMS)}')
         code = 'import sys; from tools.twins import run_twin; run_twin(*sys.argv[1:])'
