@@ -298,21 +298,24 @@ class TrainingEnv(gym.Wrapper):
     # ---- Going on after a stop
     def episode_state(self):
         """What `replay_episode` needs to continue the episode under way."""
-        return dict(start=self.start, actions=np.array(self.actions), obs=self.obs, statistics=self.statistics(),
-                    steps=self.steps)
+        return dict(start=self.start, actions=np.array(self.actions), obs=self.obs, ep_ret=self.ep_ret,
+                    statistics=self.statistics(), steps=self.steps)
 
     def replay_episode(self, state):
         """Replay the saved episode up to where it was saved; returns the observation there, the return and the length
-        so far. Where the environment does not come to the same observation, a new episode begins."""
+        so far. Where the environment does not come to the same observation and return, a new episode begins."""
         start = state['start']
         if start['random_state'] is not None:
             self.unwrapped.np_random.bit_generator.state = start['random_state']
         self.set_statistics(start['statistics'])
         self.reset(seed=start['seed'])
         self.start = start
+        terminated = truncated = False
         for action in state['actions']:
-            self.step(action)
-        if not np.array_equal(self.obs, state['obs'], equal_nan=True):
+            if not terminated and not truncated:                # else not even the length is the same
+                _, _, terminated, truncated, _ = self.step(action)
+        now = self.episode_state()
+        if any(not np.array_equal(now[key], state[key]) for key in ('actions', 'obs', 'ep_ret') if key in state):
             print('warning: this environment does not repeat its episodes, so the one under way cannot be continued; '
                   'the run goes on from a new episode', file=sys.stderr)
             self.set_statistics(state['statistics'])

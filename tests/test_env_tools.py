@@ -150,6 +150,40 @@ def test_an_episode_that_only_seems_to_be_repeated(capsys):
     assert 'takes no random numbers from its np_random' in capsys.readouterr().err
 
 
+class Forgetful(SmallEnv):
+    """In a new process its episodes are other ones: in their rewards or in their length, but not in observations."""
+    episodes = 0
+
+    def __init__(self, what):
+        super().__init__(Box(-1, 1, (2,)), Discrete(2), reward=lambda *_: self.episodes if what == 'reward' else 1)
+        self.what = what
+
+    def draw_obs(self):
+        return np.zeros(2, dtype=np.float32)
+
+    def reset(self, **kwargs):
+        self.episodes, self.ended = self.episodes + 1, False
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        assert not self.ended
+        obs, rew, _, truncated, info = super().step(action)
+        self.ended = self.what == 'length' and self.t == 2 * self.episodes
+        return obs, rew, self.ended, truncated, info
+
+
+@pytest.mark.parametrize('what', ['reward', 'length'])
+def test_episodes_that_differ_in_more_than_observations(what, capsys):
+    """Nor is an episode stepped on that has ended, which many environments refuse."""
+    env, again = (make_env(functools.partial(Forgetful, what)) for _ in range(2))
+    env.reset(seed=0)
+    env.reset()
+    for _ in range(3):
+        env.step(np.int64(1))
+    _, ep_ret, ep_len = again.replay_episode(env.episode_state())
+    assert (ep_ret, ep_len) == (0, 0) and 'the run goes on from a new episode' in capsys.readouterr().err
+
+
 def test_an_episode_is_replayed_with_its_return_and_length(capsys):
     env, again = (make_env(functools.partial(gym.make, 'CartPole-v1')) for _ in range(2))
     env.reset(seed=0)
@@ -166,7 +200,7 @@ def test_an_episode_is_replayed_with_its_return_and_length(capsys):
 def test_episodes_in_a_physical_world_are_replayed(name, capsys):
     """Exactly, and exactly from there on, although the first process has played other episodes before."""
     env, again = (make_env(functools.partial(gym.make, name)) for _ in range(2))
-    actions = np.random.default_rng(0).uniform(-1, 1, (2, 60, *env.act_shape)).astype(np.float32)
+    actions = np.random.default_rng(0).uniform(-1, 1, (2, 40, *env.act_shape)).astype(np.float32)
     env.reset(seed=0)
     for _ in range(2):
         for action in actions[0]:
