@@ -17,7 +17,6 @@ import contextlib
 import functools
 import inspect
 import itertools
-import json
 import math
 import os
 import re
@@ -34,7 +33,7 @@ from common.env_tools import make_registered, not_plain
 from common.errors import ExperimentFailed, UserError, one_line_errors
 from common.logx import algo_name, default_arguments, lock_folder, read_progress, script_of
 from common.mpi_tools import end_with_parent, mpi_fork, proc_id
-from common.serialization import convert_json
+from common.serialization import convert_json, read_json
 
 DATESTAMP = '%Y-%m-%d_%H-%M-%S'
 ROOT = Path(__file__).resolve().parents[1]
@@ -130,21 +129,22 @@ class Experiment:
 
     def performance(self):
         """The last test return, or training return where there are no tests."""
-        _, rows = read_progress(self.folder / 'progress.txt')
-        value = rows and (rows[-1].get('AverageTestEpRet') or rows[-1].get('AverageEpRet'))
-        return f'{float(value):.4g}' if value else '-'
+        with contextlib.suppress(UserError, LookupError, ValueError):       # a damaged table; no row; no number
+            row = read_progress(self.folder / 'progress.txt')[1][-1]
+            return f'{float(row.get("AverageTestEpRet") or row["AverageEpRet"]):.4g}'
+        return '-'
 
     def finished(self):
         """Nothing is left to do: all epochs are in progress.txt, the checkpoint was written after the last of them, and
         the arguments are those of config.json. If in doubt, no: the run itself then finds out."""
         try:
-            config = json.loads((self.folder / 'config.json').read_text(encoding='utf-8'))
+            config = read_json(self.folder / 'config.json')
             progress, state = [(self.folder / name).stat().st_mtime for name in ('progress.txt', 'state.npz')]
-        except (OSError, ValueError):
+            _, rows = read_progress(self.folder / 'progress.txt')
+        except (OSError, UserError):
             return False
         now = dict(convert_json(self.kwargs), num_procs=self.num_cpu)
         same = all(config[key] == now[key] for key in now if key in config and key != 'logger_kwargs')
-        _, rows = read_progress(self.folder / 'progress.txt')
         return progress <= state and same and len(rows) >= self.kwargs.get('epochs', math.inf)
 
     def start(self):

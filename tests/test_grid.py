@@ -227,6 +227,26 @@ def test_finished_means_saved():
     assert toy('--env CartPole-v1 --seed 0 1 --resume').returncode == 0 and calls() == ['toy_s1 from 2']
 
 
+@pytest.mark.parametrize(('name', 'text', 'error'), [
+    ('config.json', '[' * 10**5, 'RecursionError'), ('config.json', '["seed"]', 'list in place of an object'),
+    ('progress.txt', 'Epoch\tAverageEpRet\n0\tx\n1\t\x1b[2J\n', None)])
+def test_a_damaged_file_of_one_run_stops_no_grid(name, text, error):
+    """What is wrong is said by the run itself, if it matters; the others go on."""
+    assert toy('--env CartPole-v1 --seed 0 1 2').returncode == 0
+    Path('data/toy/toy_s0', name).write_text(text)
+    os.utime('data/toy/toy_s0/state.npz')
+    Path('data/toy/toy_s2/state.npz').unlink()
+    Path('data/toy/toy_s2/progress.txt').unlink()
+    calls()
+    done = toy('--env CartPole-v1 --seed 0 1 2 --resume')
+    assert calls() == ['toy_s2 from 0'] and 'Traceback' not in done.stdout + done.stderr
+    if error:
+        assert done.returncode == 1 and done.stderr.startswith('toy.py: 1 of 3 runs failed: see data/toy/toy_s0/output')
+        assert re.search(rf'seed 0: toy.py: error: .*{name} cannot be read \(.*{error}', done.stdout)
+    else:
+        assert done.returncode == 0 and re.search(r'toy +0 1 2 +- 61 71 ', done.stdout), done.stdout
+
+
 def test_jobs_at_a_time():
     assert toy(f'{GRID} --jobs 2 --epochs 1', TOY_SLEEP='1').returncode == 0 and overlap() == 2
     Path('times.txt').unlink()
