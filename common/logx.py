@@ -130,6 +130,8 @@ def lock_folder(folder):
     from filelock import FileLock, Timeout
     path = Path(folder, '.lock')
     lock = FileLock(path, timeout=0, thread_local=False, is_singleton=True, fallback_to_soft=False)
+    with contextlib.suppress(FileNotFoundError):
+        check_file(path, longest=1000)                      # a pipe would be waited for
     try:
         lock.acquire()
         path.write_text(f'process {os.getpid()} on {platform.node()}', encoding='utf-8')

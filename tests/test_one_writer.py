@@ -183,6 +183,14 @@ def test_a_lock_that_is_a_link_leads_nowhere(tmp_path):
     assert (tmp_path / 'mine').read_text() == 'mine'
 
 
+@pytest.mark.parametrize('make', [os.mkfifo, os.mkdir, lambda path: path.write_text('x' * 2000)])
+def test_a_lock_that_is_none_is_refused(tmp_path, make):
+    """A folder from somebody else, again: who has it locked would be read from a pipe, for ever, or to no end."""
+    make(tmp_path / '.lock')
+    with pytest.raises(UserError, match=r'\.lock is (not a regular file|refused)'):
+        lock_folder(tmp_path)
+
+
 # %% --resume where there is no checkpoint
 def test_resume_without_a_checkpoint_deletes_no_table(tmp_path):
     finish_run(tmp_path, epochs=3)
