@@ -20,7 +20,8 @@ from common.errors import UserError, nearest, printable
 from common.logx import DIVERGED, LARGEST
 
 MAX_COMBINATIONS = 1000         # of MultiDiscrete actions, each of which becomes a choice of its own
-PLAIN_WRAPPER = r'(gymnasium\.wrappers(\.\w+)*:)?\w+(\([^\'"]*\))?'     # gymnasium's own, no text in its arguments
+# One of gymnasium's own, whose arguments are no texts and no numbers of six digits: as many frames fill any memory.
+PLAIN_WRAPPER = r'(?!.*(?<![.\w])\d\w{5})(gymnasium\.wrappers(\.\w+)*:)?\w+(\([^\'"]*\))?'
 
 
 warnings.filterwarnings('ignore', 'overflow encountered in dot')        # which TrainingEnv says in its own words
@@ -108,15 +109,16 @@ def describe(env):
 
 
 def not_plain(env_name='', env_kwargs=None, wrappers=()):
-    """What in an environment's description could import a module or reach a file. Some of gymnasium's own environments
-    read the files, and some wrappers write those, that their arguments name."""
+    """What in an environment's description could import a module, reach a file or fill the memory. Some of gymnasium's
+    own environments read the files, and some wrappers write those, that their arguments name."""
     def plain(value):
         if isinstance(value, (list, dict)):
             return all(map(plain, value.values() if isinstance(value, dict) else value))
         return not isinstance(value, str) or re.fullmatch(r'[\w -]*', value)
     return [*([env_name] if ':' in env_name else []),
             *(text for text in wrappers if not re.fullmatch(PLAIN_WRAPPER, text)),
-            *(f'{key}={value!r}' for key, value in (env_kwargs or {}).items() if not plain(value))]
+            *(f'{key}={value!r}' for key, value in (env_kwargs or {}).items()
+              if not plain(value) or len(repr(value)) > 10_000)]        # larger than a map of 99 by 99
 
 
 # ---- Making it fit

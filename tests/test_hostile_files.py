@@ -174,23 +174,31 @@ def test_a_module_is_imported_only_if_that_is_confirmed(config, copied, evil, ca
     (dict(env_kwargs=dict(env_id='evil:E-v0')), "env_id='evil:E-v0'"),
     (dict(wrappers=["RecordVideo('videos')"]), "RecordVideo('videos')"),
     (dict(wrappers=['RecordVideo("videos")']), 'RecordVideo("videos")'),
+    *((dict(wrappers=[f'FrameStackObservation({n})']), f'FrameStackObservation({n})')
+      for n in ('100000000', '0xfffffff', '[0, 1_0_0_0_0_0]')),
     (dict(wrappers=['os:W']), 'os:W'), (dict(wrappers=['gymnasium.wrappers_:W']), 'gymnasium.wrappers_:W'),
     (dict(wrappers=['gymnasium.envs:W']), 'gymnasium.envs:W')])
-def test_texts_that_may_reach_files_are_confirmed_too(config, strange, copied, capsys):
-    """gymnasium's RecordVideo writes to where its argument says, and MuJoCo's environments read what theirs names."""
+def test_arguments_that_may_do_harm_are_confirmed_too(config, strange, copied, capsys):
+    """gymnasium's RecordVideo writes to where its argument says, MuJoCo's environments read what theirs names, and a
+    stack of many frames fills the memory."""
     folder = copied()
     change_config(folder, **config)
     before = sorted(os.listdir())
     line = refused(capsys, watch, folder)
-    assert line.endswith(f'config.json asks for {strange}, which may import modules and reach files: if you trust it, '
-                         'add --trust')
+    assert line.endswith(f'config.json asks for {strange}, which may import modules, reach files or fill the memory: '
+                         'if you trust it, add --trust')
     assert sorted(os.listdir()) == before
+
+
+def test_a_map_that_would_fill_the_memory_is_confirmed_too():
+    with pytest.raises(UserError, match=r"desc=\['FFF.* or fill the memory: if you trust it, add --trust"):
+        test_policy.check_trust('run', 'FrozenLake-v1', dict(desc=['F' * 3000] * 3000), [], None, False)
 
 
 def test_what_needs_no_confirmation(copied, capsys):
     """Registered environments, their arguments, and gymnasium's own wrappers."""
     folder = copied()
-    change_config(folder, wrappers=['TimeLimit(max_episode_steps=2)', 'gymnasium.wrappers:ClipReward(-1, 1)'],
+    change_config(folder, wrappers=['TimeLimit(max_episode_steps=2)', 'gymnasium.wrappers:ClipReward(-1.1234567, 1)'],
                   env_kwargs=dict(sutton_barto_reward=True))
     watch(folder)
     assert 'EpLen     2' in capsys.readouterr().out

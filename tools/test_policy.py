@@ -133,7 +133,7 @@ def size_of(path):
 
 
 def check_trust(fpath, name, kwargs, wrappers, given, trust):
-    """A UserError if what config.json names could import a module or reach a file, unless the user confirms it."""
+    """A UserError if what config.json names could do harm, see not_plain, unless the user confirms it."""
     names = [name, *(wrappers if isinstance(wrappers, list) else [None])]
     if not (isinstance(kwargs, dict) and all(isinstance(text, str) and text.isprintable() for text in names)):
         raise UserError(f'{fpath}/config.json does not describe an environment: env_name is {printable(name)}, '
@@ -141,8 +141,8 @@ def check_trust(fpath, name, kwargs, wrappers, given, trust):
     strange = not_plain('' if name == given else name, kwargs, wrappers)
     if strange and not trust:
         way = f'--env {name} or --trust' if strange == [name] else '--trust'
-        raise UserError(f'{fpath}/config.json asks for {printable(", ".join(strange))}, which may import modules and '
-                        f'reach files: if you trust it, add {way}')
+        raise UserError(f'{fpath}/config.json asks for {printable(", ".join(strange))}, which may import modules, '
+                        f'reach files or fill the memory: if you trust it, add {way}')
     for text in names:
         module, found, _ = text.partition(':')
         inside = [Path(place, *module.split('.')).resolve().is_relative_to(Path(fpath).resolve()) for place in sys.path]
