@@ -332,9 +332,10 @@ def check_memory(arguments, obs_space, act_space, processes):
 
 
 def network_bytes(sizes):
-    """The least that a network with layers of these sizes takes; the first may be an observation space."""
+    """The least that a network with layers of these sizes takes, weights and biases; the first size may be an
+    observation space."""
     sizes = [math.prod(getattr(size, 'shape', (size,))) for size in sizes]
-    return 4 * sum(a * b for a, b in zip(sizes, sizes[1:]))
+    return 4 * sum((a + 1) * b for a, b in zip(sizes, sizes[1:]))
 
 
 def variant_command(grid, script, options, name, variant):

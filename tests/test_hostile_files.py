@@ -506,7 +506,7 @@ def test_a_run_goes_on_without_its_table(copied):
     ('sac_torch', '--replay_size 1e12', 'needs 3.35e+04 GB of memory, and this machine has 16: try a smaller --re'),
     ('sac_torch', '--batch_size 1e12', '--batch_size 1000000000000 needs 3.35e+04 GB of memory'),
     ('ppo_torch', '--hid 99999999,99999999', '--hid [99999999,99999999] needs 1.49e+08 GB of memory'),
-    ('ppo_torch', '--hid 999999999', '--hid [999999999] needs 59.6 GB of memory'),
+    ('ppo_torch', '--hid 999999999', '--hid [999999999] needs 74.5 GB of memory'),
     ('ppo_torch', '--seed ' + ' '.join(map(str, range(400))) + ' --gamma ' + ' '.join(f'0.{i}' for i in range(10, 270)),
      'this grid has 104000 runs, and at most 100000'),
     ('ppo_torch', '--exp_name a\x1bb', 'a\\x1bb: it has unprintable characters'),

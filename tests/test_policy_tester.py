@@ -544,15 +544,16 @@ def test_weights_that_do_not_fit(run, capsys):
     change_config(run, ac_kwargs=dict(hidden_sizes=[9]))
     line = refused([run, '-nr'], capsys)
     assert 'does not hold the weights of these networks: pi.logits_net.1.weight has the shape [9, 4] here, and' in line
-    change_config(run, ac_kwargs=dict(hidden_sizes=[10**5, 10**5]))             # is not even tried
-    assert 'whose hidden sizes are [100000, 100000]: it is too small' in refused([run, '-nr'], capsys)
+    for sizes in [10**5, 10**5], [10**9], [0, 10**9]:                           # are not even tried
+        change_config(run, ac_kwargs=dict(hidden_sizes=sizes))
+        assert f'whose hidden sizes are {sizes}: it is too small' in refused([run, '-nr'], capsys)
     change_config(run, ac_kwargs=dict(hidden_sizes=[8]))
     weights = torch.load(path := run / 'pyt_save' / 'model.pt', weights_only=True)
     torch.save(dict(weights, more=torch.zeros(1)), path)
     assert 'model.pt cannot be read (RuntimeError: Error(s) in loading state_dict' in refused([run, '-nr'], capsys)
     torch.save({name: array * np.nan for name, array in weights.items()}, path)
     assert 'model.pt does not hold weights: some numbers in ' in refused([run, '-nr'], capsys)
-    path.write_bytes(b'')
+    path.write_bytes(b'no weights' * 100)
     assert 'model.pt cannot be read (BadZipFile: File is not a zip file)' in refused([run, '-nr'], capsys)
 
 

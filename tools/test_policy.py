@@ -63,7 +63,7 @@ def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, act
                     ac_kwargs={**config['ac_kwargs'], **ac_kwargs})
         if isinstance(args['ac_kwargs'].get('activation'), str):
             args['ac_kwargs']['activation'] = activation(train_fn, args['ac_kwargs']['activation'])
-        if network_bytes(args['ac_kwargs'].get('hidden_sizes', ())) > size_of(model):
+        if network_bytes((0, *args['ac_kwargs'].get('hidden_sizes', ()))) > size_of(model):     # 0: whatever is seen
             raise UserError(f'{model} does not hold the weights of these networks, whose hidden sizes are '
                             f'{printable(args["ac_kwargs"]["hidden_sizes"])}: it is too small')
         agent = module.Agent(env, np.random.default_rng(0), SimpleNamespace(**args))
