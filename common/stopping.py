@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from common.errors import STOP_SIGNALS, Ended, UserError, command, in_notebook, on_stop_signals
 
 EXIT = sys.exit
-GRACE = 5                                                   # seconds; with what follows, ten at most
+GRACE = 4                                                   # seconds; with what follows, ten at most
 several = SimpleNamespace(world=None, ends=None)            # where there are several processes: MPI's communicator,
 asked = SimpleNamespace(signal=0, time=math.inf)            # and one for the end; the first signal, and its time
 
