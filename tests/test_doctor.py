@@ -319,6 +319,13 @@ def test_what_is_not_a_run(tmp_path, capsys):
     assert 'config.json' in refused([folder], capsys)
 
 
+@pytest.mark.parametrize(('name', 'value'), [
+    ('num_procs', None), ('num_procs', 0), ('num_procs', 'auto'), ('steps_per_epoch', 'auto'), ('gamma', [0.9])])
+def test_a_setting_that_is_no_number(name, value, tmp_path, capsys):
+    folder = write_run(tmp_path / 'run', *change('ppo', {name: value}))
+    assert f'is damaged: {name} is {value!r} there, and not a number of at least' in refused([folder], capsys)
+
+
 def test_no_framework_is_imported():
     code = 'import sys, tools.doctor; assert not {"torch", "tensorflow"} & set(sys.modules)'
     subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)

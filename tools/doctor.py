@@ -233,9 +233,10 @@ def runs_inside(folder):
 
 def check_numbers(config, path):
     """A UserError if what has to be a number in a run's configuration is none, or is too small."""
-    for name, (low, _) in BOUNDS.items():
+    for name, (low, _) in dict(BOUNDS, num_procs=BOUNDS['num_cpu']).items():
         value = config.get(name, low)
-        if value != 'auto' and not (isinstance(value, (int, float)) and low <= value <= LARGEST):
+        learned = name == 'alpha' and value == 'auto'
+        if not (learned or isinstance(value, (int, float)) and low <= value <= LARGEST):
             raise UserError(f'{path} is damaged: {name} is {printable(repr(value))} there, and not a number of at '
                             f'least {low}')
 
