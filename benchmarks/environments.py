@@ -4,8 +4,8 @@
     python -m benchmarks.environments --envs CartPole-v1 Pendulum-v1 --scripts ppo_torch sac_tf1
 
 A run of two short epochs is compared with one that stops after the first and is resumed: their tables must be equal in
-all columns but Time. Each environment has a process of its own. Results: environments.json (every outcome; --envs
-replaces those of its environments) and environments.md (the table).
+all columns but Time. Each environment runs in a process of its own. Results: environments.json (every outcome; --envs
+replaces those of the environments given) and environments.md (the table).
 """
 import argparse
 import concurrent.futures
@@ -31,14 +31,14 @@ SCRIPTS = [f'{algo}_{framework}' for framework in ('torch', 'tf1') for algo in '
 SMALL = dict(ac_kwargs=dict(hidden_sizes=(16,)), steps_per_epoch=120, max_ep_len=100, save_freq=1, seed=1)
 OFF_POLICY = dict(start_steps=40, update_after=80, update_every=20, batch_size=16, replay_size=150, num_test_episodes=1)
 MARKS = dict(exact='=', new='n', refused='-', failed='**!**')
-LEGEND = (f'{MARKS["exact"]} runs, and resumes exactly; {MARKS["new"]} runs, and resumes from a new episode, announced,'
-          f' since the environment does not repeat itself; {MARKS["refused"]} is refused; {MARKS["failed"]} fails.')
+LEGEND = (f'{MARKS["exact"]} runs, and resumes exactly; {MARKS["new"]} runs, and resumes with a new episode, after a '
+          f'warning that the environment is not repeatable; {MARKS["refused"]} is refused; {MARKS["failed"]} fails.')
 
 
 # ---- One environment
 
 def attempt(script, env_name):
-    """The outcome of one script with one environment, and what was said about it."""
+    """The outcome of one script on one environment, and the reason given."""
     algo, said = script.split('_')[0], io.StringIO()
     train_fn = getattr(importlib.import_module(script), algo)
     arguments = dict(SMALL, **(OFF_POLICY if algo in ('ddpg', 'td3', 'sac') else {}))
@@ -64,7 +64,7 @@ def attempt(script, env_name):
 
 
 def in_a_process(scripts, env_name):
-    """The outcomes of scripts with one environment, which may take the whole process with it."""
+    """The outcomes of scripts on one environment, in a process of their own, since it may crash the whole process."""
     command = [sys.executable, '-W', 'ignore', '-m', 'benchmarks.environments', '--one', env_name, '--scripts']
     environ = dict(os.environ, OMP_NUM_THREADS='1', TF_CPP_MIN_LOG_LEVEL='3')
     done = subprocess.run([*command, *scripts], capture_output=True, text=True, env=environ, cwd=HERE.parent)

@@ -1,15 +1,15 @@
-"""Learning results that anyone can reproduce, beside the published ones.
+"""Learning results that anyone can reproduce, compared with published ones.
 
-    python -m benchmarks.learning                   all that is in SUITES below
+    python -m benchmarks.learning                   everything in SUITES below
     python -m benchmarks.learning --suite cartpole --scripts ppo_torch ppo_tf1 --seeds 0 1 2
-    python -m benchmarks.learning --list            what there is to run, what is done, and how long the rest takes
-    python -m benchmarks.learning --missing         only what benchmarks/tables lacks, as on another machine
-    python -m benchmarks.learning --summary         runs nothing: writes RESULTS.md from what there is
+    python -m benchmarks.learning --list            which runs there are, which are done, how long the rest takes
+    python -m benchmarks.learning --missing         only what benchmarks/tables lacks, on another machine for example
+    python -m benchmarks.learning --summary         runs nothing: writes RESULTS.md from the runs there are
     python -m benchmarks.learning --quick           do all twelve scripts learn? In less than three minutes
 
-Every run is a command line of its script, with one thread for each process. Stopped, the same command goes on: finished
-runs are skipped, others continue from their last checkpoint. The folders of runs are in data/learning; remove it to
-begin anew. The rows that they log are collected in benchmarks/tables, one file for each suite with an array for each
+Every run is a command line of its script, with one thread per process. After a stop the same command continues:
+finished runs are skipped, the others resume from their last checkpoint. The runs' folders are in data/learning; remove
+it to start over. The rows that they log are collected in benchmarks/tables, one file per suite with one array per
 column: pandas.DataFrame(dict(numpy.load('benchmarks/tables/cartpole.npz'))) has them all.
 """
 import contextlib
@@ -36,8 +36,8 @@ from tools.plot import read_columns
 
 ROOT, COMMAND = Path(__file__).resolve().parents[1], 'python -m benchmarks.learning'
 
-# ---- What is run: short suites first. MuJoCo goes on for 5 epochs behind the steps that are compared, as these are
-# averages over the 11 epochs around them.
+# ---- What is run: short suites first. MuJoCo continues for 5 epochs beyond the steps that are compared, since results
+# there are averaged over the 11 epochs around them.
 # suite, algorithms, frameworks, environments, steps, seeds, settings that are not the defaults
 SUITES = [
     ('cartpole', 'vpg ppo trpo', 'torch tf1', 'CartPole-v1', 120_000, 10, {}),
@@ -56,7 +56,7 @@ SUITES = [
     ('mujoco_off_policy', 'td3 sac', 'torch', 'HalfCheetah-v5', 320_000, 1, {}),
 ]
 STEPS_PER_EPOCH = 4000                                  # the scripts' default
-NOT_IN_LABEL = 'steps_per_epoch', 'num_cpu'             # off-policy, the first only says how often tests are made
+NOT_IN_LABEL = 'steps_per_epoch', 'num_cpu'             # off-policy, the first only sets how often to test
 ON_POLICY = 'vpg', 'trpo', 'ppo'
 
 
@@ -108,7 +108,7 @@ class Run:
 
 
 def planned(args):
-    """The runs of SUITES that the command line leaves, seed by seed, so that what is there at any time is balanced."""
+    """The runs of SUITES that the command line selects, seed by seed, so that what is there at any time is balanced."""
     chosen = vars(args)
     runs, known = {}, dict(suite=set(), scripts=set(), envs=set())
     for order, (suite, algos, frameworks, envs, steps, seeds, settings) in enumerate(SUITES):
@@ -121,7 +121,7 @@ def planned(args):
                     if all(not chosen[key] or row[key] in chosen[key] for key in row):
                         for seed in range(seeds) if chosen['seeds'] is None else chosen['seeds']:
                             run = Run(suite, row['scripts'], env, steps, seed, settings, args.data_dir)
-                            if run.key in runs and seed >= seeds:       # a longer row is for its own seeds alone
+                            if run.key in runs and seed >= seeds:       # a longer row is only for its own seeds
                                 continue
                             first, other = runs.get(run.key, (order, run))
                             runs[run.key] = first, max(run, other, key=lambda run: run.steps)
@@ -138,14 +138,14 @@ def planned(args):
 
 
 def missing(runs, out):
-    """The runs that no table has to their end."""
+    """The runs that no table has in full."""
     there = {key: columns['TotalEnvInteracts'].max() for suite in {run.suite for run in runs}
              for key, columns in read_runs(out / 'tables' / f'{suite}.npz').items()}
     return [run for run in runs if there.get(run.key, 0) < run.steps]
 
 
 def seconds_left(runs, jobs):
-    """By the speed of runs that have begun: of the same kind, else of the same script, else of its family."""
+    """Estimated from the speed of runs under way: of the same kind, else of the same script, else of its family."""
     measured = {}
     for run in runs:
         steps, seconds = run.done()
@@ -166,7 +166,7 @@ def duration(seconds):
 
 
 def carry_out(runs, jobs, ended=lambda run: None):
-    """Run all that is not finished, `jobs` processes at a time. One that fails does not stop the others."""
+    """Run all unfinished runs, `jobs` processes at a time. One that fails does not stop the others."""
     waiting, running, failed = [run for run in runs if not run.experiment.finished()], [], []
     steps = {id(run): run.done()[0] for run in runs}
     bar = tqdm(total=sum(run.steps for run in runs), initial=sum(steps.values()), unit='step', unit_scale=True,
@@ -206,7 +206,7 @@ def carry_out(runs, jobs, ended=lambda run: None):
 
 @contextlib.contextmanager
 def alone(data_dir):
-    """Two of these at once would write into the same folders."""
+    """Hold a lock: two of these at once would write into the same folders."""
     os.makedirs(data_dir, exist_ok=True)
     with open(os.path.join(data_dir, 'lock'), 'w') as lock:
         try:
@@ -219,7 +219,7 @@ def alone(data_dir):
 # ---- Tables of rows
 
 def collect(suite, runs, out, jobs):
-    """Put into a suite's table what its runs have logged, unless the table has more; and on what they ran beside it."""
+    """Put what a suite's runs have logged into its table, unless that has more; and beside it, what they ran on."""
     path = out / 'tables' / f'{suite}.npz'
     path.parent.mkdir(parents=True, exist_ok=True)
     found, new = read_runs(path), False
@@ -251,8 +251,8 @@ def collect(suite, runs, out, jobs):
 
 # ---- The quick form: do they learn?
 
-# Episodes are cut short, so that values are wrong where that is taken for an end; target networks follow faster, so
-# that seconds are enough; PPO does not stop early, so that only its clipping restrains it.
+# Episodes are truncated early, so that values are wrong if that is mistaken for termination; target networks follow
+# faster, so that seconds are enough; PPO does not stop early, so that only its clipping restrains it.
 # algorithm: environment, settings, {column: lowest and highest value} for the mean of the last 3 epochs
 SHORT = dict(max_ep_len=100, env_kwargs=dict(max_episode_steps=100))        # by the loop, and by the environment
 ON_POLICY_QUICK = dict(SHORT, steps_per_epoch=2000, epochs=15)
@@ -270,7 +270,7 @@ QUICK = {
 
 
 def quick(args):
-    """Train each script for seconds, and hold what it logs against limits that wrong code does not keep."""
+    """Train each script for seconds, and check what it logs against limits that faulty code violates."""
     with tempfile.TemporaryDirectory() as folder:
         runs = []
         for framework in 'torch', 'tf1':
@@ -307,15 +307,15 @@ def parse_args(argv):
     add('--jobs', type=int, default=len(cores()), help='processes at a time (default: one per core)')
     add('--data_dir', default='data/learning', help='folder of the runs (default: %(default)s)')
     add('--out', default=Path(__file__).parent, type=Path, help='folder for tables, figures and RESULTS.md')
-    add('--list', action='store_true', help='say what there is to run, and run nothing')
+    add('--list', action='store_true', help='list the runs, and run nothing')
     add('--missing', action='store_true', help='only the runs that the tables in --out lack')
-    add('--summary', action='store_true', help='write RESULTS.md from what has run, and run nothing')
+    add('--summary', action='store_true', help='write RESULTS.md from the runs so far, and run nothing')
     add('--quick', action='store_true', help='a test of all twelve scripts, in less than three minutes')
     args = parser.parse_args(argv)
     if args.jobs < 1 or min(args.seeds or [0]) < 0:
         raise UserError('--jobs takes a number from 1 on, and --seeds numbers from 0 on')
     if not args.out.is_dir():
-        raise UserError(f'--out {args.out} is no folder: make it first')
+        raise UserError(f'--out {args.out} is not a folder: make it first')
     return args
 
 

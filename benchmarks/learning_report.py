@@ -30,46 +30,46 @@ PUBLISHED = {
         ('td3', 'Hopper-v5'): {100*K: (785, 355), 200*K: (1751, 755), 300*K: (2402, 867)},
         ('sac', 'HalfCheetah-v5'): {100*K: (6081, 470), 200*K: (7932, 847), 300*K: (9163, 819)},
         ('sac', 'Hopper-v5'): {100*K: (1164, 301), 200*K: (2247, 502), 300*K: (2887, 417)}},
-    'Spinning Up, run anew': {('ppo', 'CartPole-v1'): {40*K: (300, None), 60*K: (500, None)}},
+    'Spinning Up, rerun': {('ppo', 'CartPole-v1'): {40*K: (300, None), 60*K: (500, None)}},
     'CleanRL (3 seeds)': {('ppo', 'HalfCheetah-v5'): {M: (1443, 46)}, ('ppo', 'Hopper-v5'): {M: (2383, 272)}},
     'SB3 zoo': {
         ('ppo', 'CartPole-v1'): {100*K: (500, None)}, ('trpo', 'CartPole-v1'): {100*K: (500, None)},
         ('ddpg', 'Pendulum-v1'): {20*K: (-152, None)}, ('td3', 'Pendulum-v1'): {20*K: (-152, None)},
         ('sac', 'Pendulum-v1'): {20*K: (-157, None)}, ('trpo', 'LunarLander-v3'): {200*K: (133, None)}}}
 SOURCES = """\
-- Spinning Up: the curves of openai/spinningup, `docs/images/plots`, mean and standard deviation over 10 seeds, averaged
-  over 11 epochs; TRPO by its TensorFlow code, the others by PyTorch, on older versions of the environments.
-  HalfCheetah-v5 has the same reward, Hopper-v5 differs in the terminal step's bonus, Walker2d is compared as -v4.
-- Spinning Up, run anew: its PPO on CartPole-v1, about.
-- CleanRL: its documentation, training return on -v4; its PPO normalises observations and rewards, and ours does not.
+- Spinning Up: the curves in openai/spinningup, `docs/images/plots`, mean and standard deviation over 10 seeds, averaged
+  over 11 epochs; TRPO from its TensorFlow code, the others from PyTorch, on older versions of the environments.
+  HalfCheetah-v5 has the same reward, Hopper-v5 differs in the bonus of the terminal step, Walker2d is compared as -v4.
+- Spinning Up, rerun: its PPO on CartPole-v1, approximately.
+- CleanRL: its documentation, training return on -v4; its PPO normalises observations and rewards, ours does not.
 - SB3 zoo: the benchmark table of RL Baselines3 Zoo: one trained agent each, with tuned settings, evaluated without
-  exploration, where on-policy rows here have the return of training, with exploration."""
+  exploration, whereas on-policy rows here have the training return, with exploration."""
 
 
 # ---- What the tables do not explain
 
 CARTPOLE = """
-**PPO at 60k steps**: the published figure says that 500 is reached by then, and here it is, too: 475 is first reached
-after so many thousand steps, seed by seed. At 60k itself the return of a policy that has just learned still goes up and
-down.
+**PPO at 60k steps**: the published figure says that 500 is reached by then, and our runs get there at about that time,
+too; at 60k itself, the return of a policy that has only just learned still fluctuates. Thousands of steps until 475 is
+first reached, seed by seed:
 
 {rows}"""
 ACROBOT = """
-**Seeds that stay at -500** have never seen a success. Every step costs 1 until the goal is reached, so that before the
-first success all returns are equal and the advantages are noise; the policy drifts, and its entropy falls. Uniformly
-random actions reach the goal in 1 of 200 episodes, so whether a run begins is luck. Epoch of the first success, seed by
-seed:
+**Seeds that stay at -500** have never seen a success. Every step costs 1 until the goal is reached, so before the first
+success all returns are equal and the advantages are noise; the policy drifts, and its entropy falls. Uniformly random
+actions reach the goal in 1 of 200 episodes, so it is a matter of luck whether a run starts to learn. Epoch of the first
+success, seed by seed:
 
 {rows}
-The experiment: where successes are not as rare, in episodes of 2000 steps, seed 1 of ppo_torch, which never begins
-otherwise, is at -98 after 88k steps, and at -85 after 184k:
+An experiment: in episodes of 2000 steps, where successes are less rare, seed 1 of ppo_torch, which never starts to
+learn otherwise, is at -98 after 88k steps and at -85 after 184k:
 
     python ppo_torch.py --env Acrobot-v1 --seed 1 --env_kwargs "{{'max_episode_steps': 2000}}" --max_ep_len 2000
 """
 
 
 def explained(env, groups):
-    """What stands below the table of an environment."""
+    """The text below the table of an environment."""
     def first(scripts, there, column, unit=1):
         """Script by script and seed by seed: a column's value in the first epoch in which there(columns) holds."""
         found = {label: [run.columns[column][there(run.columns)][:1] / unit for run in runs]
@@ -98,7 +98,7 @@ def read_runs(path):
 
 
 def read_tables(out, suites):
-    """All runs of all tables, as the plotter has them."""
+    """All runs of all tables, in the plotter's form."""
     data = []
     for suite in suites:
         for (label, env, seed), columns in read_runs(out / 'tables' / f'{suite}.npz').items():
@@ -114,25 +114,25 @@ IQM = plot.ESTIMATORS['iqm']
 
 
 def curves_to(runs, steps, smooth):
-    """(x, y) of each run that got there, averaged over so many epochs."""
+    """(x, y) of each run that got this far, averaged over `smooth` epochs."""
     found = [plot.run_curve(run, 'TotalEnvInteracts', 'Performance', smooth) for run in runs
              if run.columns['TotalEnvInteracts'].max() >= steps]
     return [curve for curve in found if curve]
 
 
 def returns_at(runs, steps):
-    """Return of each run that got there, averaged over the epochs of SMOOTH around it; seed by seed."""
+    """Return of each run that got this far, averaged over the epochs of SMOOTH around it; seed by seed."""
     smooth = SMOOTH.get(runs[0].env_name, 1)
     return np.array([np.interp(steps, x, y) for x, y in curves_to(runs, steps, smooth)])
 
 
 def mean_returns(runs, steps):
-    """Of each run that got there: the mean over its curve until then, which says how fast it learned."""
+    """The mean of the curve up to these steps, of each run that got this far: it says how fast the run learned."""
     return np.array([y[x <= steps].mean() for x, y in curves_to(runs, steps, 1)])
 
 
 def iqm_interval(values):
-    """Interquartile mean and its 95 % interval, which one seed alone has not."""
+    """Interquartile mean and its 95 % interval, which a single seed does not have."""
     low, high = plot.confidence_interval(values, IQM) if len(values) > 1 else (np.nan, np.nan)
     return IQM(values), *np.ravel([low, high])
 
@@ -153,8 +153,8 @@ def difference(ours, theirs):
 
 
 def verdict(centre, low, high, mean, deviation):
-    """Where an interquartile mean is: beside the published mean ± deviation, or, for a figure without one, whether the
-    interval holds that figure."""
+    """Where an interquartile mean lies relative to the published mean ± deviation; or, for a figure without one,
+    whether the interval contains that figure."""
     if deviation is None:
         low, high = (centre, centre) if np.isnan(low) else (low, high)
         return 'within' if low <= mean <= high else 'above' if centre > mean else 'below'
@@ -194,7 +194,7 @@ def last_steps(runs):
 
 
 def rows_of(label, env, runs):
-    """Lines of an environment's table: at every step count with a published figure, and else at the end."""
+    """Lines of an environment's table: one for each step count with a published figure, and one for the end."""
     figures, end = published(label, env), last_steps(runs)
     figures = [figure for figure in figures if len(returns_at(runs, figure[0]))]
     if end > 1.25 * max([steps for steps, *_ in figures], default=0):
@@ -246,7 +246,7 @@ def draw(name, data, path):
                         ax.errorbar(steps, mean, deviation, fmt='*', color=looks[label]['color'], markersize=12,
                                     capsize=4, markeredgecolor='white', zorder=5)
                         heights.append([mean - (deviation or 0), mean + (deviation or 0)])
-            # An interval of few seeds may be wider than all returns together: it is cut off at the panel's edge.
+            # With few seeds, an interval may be wider than the range of all returns: the panel's edge cuts it off.
             bottom, top = np.nanmin(np.concatenate(heights)), np.nanmax(np.concatenate(heights))
             ax.set_ylim(bottom - 0.1 * (top - bottom), top + 0.1 * (top - bottom))
             ax.set(title=env, xlabel=plot.LABELS['TotalEnvInteracts'])
@@ -258,7 +258,7 @@ def draw(name, data, path):
 
 
 def chosen_for(figure, data):
-    """The runs of a figure: of a family on all environments, or those that some have as one process and as several."""
+    """The runs of a figure: of a family on all environments, or those made with one process and with several."""
     if FIGURES[figure]:
         return [run for run in data if run.condition.split('_')[0] in FIGURES[figure].split()
                 and 'processes' not in run.condition]
@@ -270,23 +270,24 @@ def chosen_for(figure, data):
 INTRO = """\
 # Learning results
 
-Written by `{command} --summary` from the rows of all runs, in [tables/](tables). Each run is a
-command line of its script with its defaults, but for what stands behind its name; every seed that ran is here.
+Written by `{command} --summary` from the logged rows of all runs, in [tables/](tables). Each run is a
+command line of its script with default settings, except for those after its name; every seed that ran is included.
 
-- **Return**: on-policy, of the episodes of training in an epoch (`AverageEpRet`); off-policy, of 10 test episodes
-  without exploration (`AverageTestEpRet`). Each run is averaged over the epochs around a step count: 11 for MuJoCo, as
-  in Spinning Up's published curves; 5 of 1000 steps on Pendulum-v1; elsewhere there is no smoothing.
-- **Interval**: interquartile mean over seeds (of fewer than four seeds, that is the mean) and its 95 % interval. From 8
-  seeds on that is a bootstrap over seeds, as in rliable. For fewer it would be too narrow (of 5 it holds the true value
-  90 times in 100, of 3 it does 76 times), so there it is Student's t for trimmed means (Tukey and McLaughlin, 1963).
-- **Verdict**: whether the interquartile mean is within one standard deviation of the published mean, above or below;
-  where no deviation is published, whether the interval holds the figure.
+- **Return**: on-policy, of the training episodes of an epoch (`AverageEpRet`); off-policy, of 10 test episodes without
+  exploration (`AverageTestEpRet`). Each run is averaged over the epochs around a step count: 11 epochs for MuJoCo, as
+  in Spinning Up's published curves; 5, of 1000 steps each, on Pendulum-v1; elsewhere there is no smoothing.
+- **Interval**: interquartile mean over seeds (with fewer than four seeds, the mean) and its 95 % interval. With 8 seeds
+  or more, the interval is a bootstrap over seeds, as in rliable. With fewer, that would be too narrow (with 5 it covers
+  the true value 90 times in 100, with 3 it does 76 times), so Student's t for trimmed means is used instead (Tukey and
+  McLaughlin, 1963).
+- **Verdict**: whether the interquartile mean is within one standard deviation of the published mean, above or below it;
+  where no deviation is published, whether the interval contains the published figure.
 - **Learned**: seeds that reach {learned}.
 """
 
 
 def report(out, runs, command):
-    """RESULTS.md and its figures, from the tables in out/tables. runs: what is planned."""
+    """RESULTS.md and its figures, from the tables in out/tables. runs: those that are planned."""
     data = read_tables(out, dict.fromkeys(run.suite for run in runs))
     machines = out / 'tables' / 'machines.json'
     machines = json.loads(machines.read_text(encoding='utf-8')) if machines.exists() else {}
@@ -302,19 +303,20 @@ def report(out, runs, command):
     for env in dict.fromkeys(env for _, env in single):
         lines = [line for (label, other), group in single.items() if other == env
                  for line in rows_of(label, env, group)]
-        header = ['', 'steps', 'seeds', 'return [95 % interval]', 'seed by seed', 'learned', 'published', 'by',
+        header = ['', 'steps', 'seeds', 'return [95 % interval]', 'seed by seed', 'learned', 'published', 'source',
                   'verdict']
         empty = [i for i in range(len(header)) if i and not any(line[i] for line in lines)]
         rows = [[cell for i, cell in enumerate(line) if i not in empty] for line in [header, *lines]]
         parts.append(f'## {env}\n\n{table(rows[0], rows[1:])}{explained(env, single)}')
-    header = ['', 'beside', '', 'steps', 'seeds', 'difference there', 'difference of means over the curve', 'same']
+    header = ['', 'compared with', '', 'steps', 'seeds', 'difference there', 'difference of curve means', 'same']
     for title, swap in TWINS.items():
         lines = list(twins_of(groups, swap))
         if lines:
             same = sum(line[-1] == 'yes' for line in lines)
-            parts.append(f'## {title}\n\nDifferences of interquartile means with 95 % intervals; one in twenty of them '
-                         f'misses 0 by chance. {same} of {len(lines)} hold it in both.\n\n{table(header, lines)}')
-    parts += [f'## Where the published figures are from\n\n{SOURCES}\n', how_and_where(runs, data, machines, command)]
+            parts.append(f'## {title}\n\nDifferences between interquartile means with 95 % intervals, of which one in '
+                         f'twenty misses 0 by chance. {same} of {len(lines)} rows have 0 in both.\n\n'
+                         f'{table(header, lines)}')
+    parts += [f'## Where the published figures come from\n\n{SOURCES}\n', how_and_where(runs, data, machines, command)]
     text = '\n'.join(parts)
     with atomic_write(out / 'RESULTS.md', 'w') as file:
         file.write(text)
@@ -326,7 +328,7 @@ TWINS = {'PyTorch and TensorFlow': lambda label: label.replace('_torch', '_tf1')
 
 
 def how_and_where(runs, data, machines, command):
-    """Commands, times, machines, and what has not run."""
+    """Commands, times, machines, and which runs are missing."""
     reached = {(run.condition, run.env_name, run.seed): run.columns for run in data}
     lines, missing = [], []
     for suite in dict.fromkeys(run.suite for run in runs):
@@ -341,19 +343,19 @@ def how_and_where(runs, data, machines, command):
             short = [str(run.seed) for run in wanted if run.key in reached
                      and reached[run.key]['TotalEnvInteracts'].max() < run.steps]
             missing += [f'- {label}, {env}: seeds {" ".join(never)}'] if never else []
-            missing += [f'- {label}, {env}: seeds {" ".join(short)} have not come to their end'] if short else []
+            missing += [f'- {label}, {env}: seeds {" ".join(short)} are not finished'] if short else []
     times = [[label, env, plot.thousands(last_steps(group)), f'{rate(group):.0f}', f'{run_time(group):.0f} s']
              for (label, env), group in curves(data).items()]
     used = {json.dumps(facts['versions']): facts['versions'] for entries in machines.values() for facts in entries}
     software = '; '.join(', '.join(f'{name} {version}' for name, version in found.items()) for found in used.values())
     example = next((run for run in runs if run.settings), runs[0])
-    return ('## How to reproduce it, on what it ran, and how long it took\n\n'
-            f'`{command}` runs everything, and goes on where it was stopped; with\n'
-            '`--scripts`, `--envs` and `--seeds`, a part of it. A run is a command like\n\n'
+    return ('## How to reproduce it, what it ran on, and how long it took\n\n'
+            f'`{command}` runs everything, and continues where it was stopped; with\n'
+            '`--scripts`, `--envs` and `--seeds`, it runs a part. A run is a command such as\n\n'
             f'    python {example.script}.py {" ".join(example.flags)}\n\n'
             + table(['', 'runs', 'time of all runs', 'on'], lines) + f'\nSoftware: {software}.\n\n'
-            'Times say how long to wait, not how fast the scripts are (for that see [speed.md](speed.md)): the runs\n'
-            'share their machine with whatever else it does.\n\n'
+            'The times say how long to wait, not how fast the scripts are (for that see [speed.md](speed.md)): the\n'
+            'runs share their machine with whatever else it does.\n\n'
             + table(['', '', 'steps', 'steps/s', 'time of a run'], times)
             + ('\n## Not run yet\n\n' + '\n'.join(missing) + '\n' if missing else ''))
 

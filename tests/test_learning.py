@@ -120,7 +120,7 @@ def test_stopped_it_leaves_nothing_behind_and_goes_on(tmp_path):
     stopped = progress.read_text()
     time.sleep(0.5)
     assert progress.read_text() == stopped and 4 < stopped.count('\n') < 200        # its process has ended, too
-    assert 'have not come to their end' in (tmp_path / 'RESULTS.md').read_text()
+    assert 'are not finished' in (tmp_path / 'RESULTS.md').read_text()
     rows = stopped.count('\n') - 1
     done = subprocess.run([*command[:2], code.replace('120_000', str(500 * (rows + 2))), *command[3:]], cwd=ROOT,
                           capture_output=True, text=True)
