@@ -1,5 +1,5 @@
-"""What stands between an environment and the training loops: making it, checks, number types, and going on after a
-stop."""
+"""What stands between an environment and the training loops: making it, checks, number types, and resuming its
+episode after a stop."""
 import ast
 import contextlib
 import importlib
@@ -19,12 +19,12 @@ from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformActio
 from common.errors import UserError, nearest, printable
 from common.logx import DIVERGED, LARGEST
 
-MAX_COMBINATIONS = 1000         # of MultiDiscrete actions, each of which becomes a choice of its own
-# One of gymnasium's own, whose arguments are no texts and no numbers of six digits: as many frames fill any memory.
+MAX_COMBINATIONS = 1000         # of MultiDiscrete actions: each becomes a choice of its own
+# One of gymnasium's own, with no strings or six-digit numbers as arguments: that many frames would fill any memory.
 PLAIN_WRAPPER = r'(?!.*(?<![.\w])\d\w{5})(gymnasium\.wrappers(\.\w+)*:)?\w+(\([^\'"]*\))?'
 
 
-warnings.filterwarnings('ignore', 'overflow encountered in dot')        # which TrainingEnv says in its own words
+warnings.filterwarnings('ignore', 'overflow encountered in dot')        # TrainingEnv reports it in its own words
 
 
 # ---- Making it
@@ -33,7 +33,7 @@ def make_registered(env_name, env_kwargs=None, wrappers=(), **more_kwargs):
     """gym.make, then the wrappers, in order. Each is a name, or a call with literal arguments, of gymnasium's own
     wrappers or of a module's: 'NormalizeObservation', 'RescaleObservation(-1, 1)', 'my_module:MyWrapper(scale=0.1)'."""
     if not re.fullmatch(r'([^:.][^:]*:)?[^:]+', env_name):
-        raise UserError(f"environment {env_name}: that is no name such as Env-v0 or, for a module's, module:Env-v0")
+        raise UserError(f'environment {env_name}: that is not a name such as Env-v0 or module:Env-v0')
     if 'mujoco' in str(getattr(gym.registry.get(env_name), 'entry_point', '')):
         hide_mujoco_deprecations()
     try:
@@ -43,41 +43,41 @@ def make_registered(env_name, env_kwargs=None, wrappers=(), **more_kwargs):
         if ':' not in env_name:
             hint += '; if a package registers it, put its module before the name: module:' + env_name
         raise UserError(f'unknown environment {env_name}{hint}') from error
-    except Exception as error:                              # of a constructor that somebody else wrote
+    except Exception as error:                              # from a constructor that somebody else wrote
         name = env_name.rpartition(':')[2]
         family = [other for other in gym.registry if '-v' in name and other.startswith(f'{name.rpartition("-v")[0]}-v')]
         newest = max(family, key=lambda name: gym.registry[name].version or 0, default=name)
         hint = f' ({newest} is its newest version)' if newest != name else ''
         frame = traceback.extract_tb(error.__traceback__)[-1]
         cause = str(error) or f'in line {frame.lineno} of {frame.filename}: {frame.line}'
-        cause += if_missing(error, 'give it by --env_kwargs; if it is no literal, register the environment with it in '
-                            'a module of your own (--env module:Env-v0)')
+        cause += if_missing(error, 'give it by --env_kwargs; if it is not a literal, register the environment with it '
+                            'in a module of your own (--env module:Env-v0)')
         raise UserError(f'environment {env_name}{hint}: {type(error).__name__}: {cause}') from error
-    own = describe(env).get('wrappers', [])                 # which its constructor puts around it itself
+    own = describe(env).get('wrappers', [])                 # those that its constructor adds itself
     for text in wrappers[len(own):] if own and list(wrappers[:len(own)]) == own else wrappers:
         try:
             env = wrap(env, text)
         except Exception as error:
-            remedy = if_missing(error, 'give it in parentheses, "FrameStackObservation(4)"; if it is no literal, write '
-                                       'a wrapper of your own (--wrapper module:Name)')
+            remedy = if_missing(error, 'give it in parentheses, "FrameStackObservation(4)"; if it is not a literal, '
+                                       'write a wrapper of your own (--wrapper module:Name)')
             raise UserError(f'wrapper {text}: {type(error).__name__}: {error}{remedy}') from error
     return env
 
 
 def if_missing(error, remedy):
-    """The remedy, if an error is that an argument is missing."""
+    """The remedy, if the error says that an argument is missing."""
     return f'; {remedy}' if isinstance(error, TypeError) and 'missing' in str(error) else ''
 
 
 def hide_mujoco_deprecations():
-    """MuJoCo warns at every start about models of gymnasium's, which a user cannot change. Other warnings stay."""
-    with contextlib.suppress(Exception):                    # not installed, or a wrong MUJOCO_GL: gym.make will say
+    """At every start MuJoCo warns about gymnasium's models, which a user cannot change. Other warnings stay."""
+    with contextlib.suppress(Exception):                    # not installed, or a wrong MUJOCO_GL: gym.make reports it
         import mujoco
         mujoco.set_mju_user_warning(lambda text: 'deprecated' in text or print(f'MuJoCo: {text}', file=sys.stderr))
 
 
 def wrap(env, text):
-    """Put the wrapper that a text names around an environment."""
+    """Put the wrapper named by `text` around an environment."""
     name, parenthesis, arguments = text.partition('(')
     module, _, name = name.rpartition(':')
     call = ast.parse(f'f({arguments}' if parenthesis else 'f()', mode='eval').body
@@ -86,7 +86,7 @@ def wrap(env, text):
         raise AttributeError(f'module {known.__name__!r} has no attribute {name!r}{nearest(name, dir(known))}')
     wrapper = getattr(known, name)
     if not (isinstance(wrapper, type) and issubclass(wrapper, gym.Wrapper)):
-        raise TypeError('this is no gymnasium.Wrapper')
+        raise TypeError('this is not a gymnasium.Wrapper')
     try:
         args = [ast.literal_eval(value) for value in call.args]
         keywords = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
@@ -97,9 +97,9 @@ def wrap(env, text):
 
 
 def describe(env):
-    """What `make_registered` needs to make the environment again, as far as gymnasium knows; {} if it cannot."""
+    """What `make_registered` needs to make the environment again, as far as gymnasium knows; {} if it does not."""
     def as_text(wrapper):
-        ast.literal_eval(repr(wrapper.kwargs or {}))                        # ValueError, if something is no literal
+        ast.literal_eval(repr(wrapper.kwargs or {}))                        # ValueError, if it is not all literals
         arguments = ', '.join(f'{key}={value!r}' for key, value in (wrapper.kwargs or {}).items())
         return f'{wrapper.entry_point}({arguments})'
     with contextlib.suppress(AttributeError, ValueError, SyntaxError):      # no spec, or what only code can make again
@@ -110,7 +110,7 @@ def describe(env):
 
 def not_plain(env_name='', env_kwargs=None, wrappers=()):
     """What in an environment's description could import a module, reach a file or fill the memory. Some of gymnasium's
-    own environments read the files, and some wrappers write those, that their arguments name."""
+    own environments read files that their arguments name, and some of its wrappers write such files."""
     def plain(value):
         if isinstance(value, (list, dict)):
             return all(map(plain, value.values() if isinstance(value, dict) else value))
@@ -127,9 +127,9 @@ def make_env(env_fn, off_policy=False):
     """Make an environment that the algorithms can use, or say in one line why they cannot use this one.
 
     Observations other than arrays are flattened, one-hot where they are choices. MultiDiscrete and MultiBinary actions
-    become Discrete ones, one for each combination. On-policy, a Gaussian policy may sample outside of the bounds, and
-    the environment gets the action clipped. Off-policy, actions live in [-1, 1] in networks, noise and replay buffer;
-    RescaleAction brings them to the bounds.
+    become Discrete ones, one for each combination. On-policy, a Gaussian policy may sample outside the bounds, and the
+    environment gets the clipped action. Off-policy, actions are in [-1, 1] in networks, noise and replay buffer;
+    RescaleAction maps them to the bounds.
     """
     env = env_fn()
     description, obs_space, act_space = describe(env), env.observation_space, env.action_space
@@ -137,15 +137,16 @@ def make_env(env_fn, off_policy=False):
         if not can_be_flat(obs_space):
             keys = [key for key, part in obs_space.items() if can_be_flat(part)] if isinstance(obs_space, Dict) else []
             some = f' with parts other than {", ".join(keys)}' if keys else ''
-            hint = f'keep these alone, --wrapper "FilterObservation({keys})", or ' if keys else ''
+            hint = f'keep only those, --wrapper "FilterObservation({keys})", or ' if keys else ''
             raise UserError(f'observations of type {type(obs_space).__name__}{some} are not supported: {hint}put a '
-                            'wrapper around the environment that makes arrays of them (--wrapper module:Name)')
+                            'wrapper around the environment that turns them into arrays (--wrapper module:Name)')
         env = FlattenObservation(env)
     if isinstance(act_space, (MultiDiscrete, MultiBinary)) and not off_policy:
         sizes = np.broadcast_to(getattr(act_space, 'nvec', 2), act_space.shape)
         if sizes.prod(dtype=float) > MAX_COMBINATIONS:
-            raise UserError(f'{act_space} has {sizes.prod(dtype=float):.0f} combinations, and {MAX_COMBINATIONS} are '
-                            'supported: put a wrapper around the environment that offers fewer (--wrapper module:Name)')
+            raise UserError(f'{act_space} has {sizes.prod(dtype=float):.0f} combinations, and at most '
+                            f'{MAX_COMBINATIONS} are supported: put a wrapper around the environment that offers '
+                            'fewer (--wrapper module:Name)')
         start = getattr(act_space, 'start', 0)
         env = TransformAction(env, lambda act: start + np.reshape(np.unravel_index(act, sizes.ravel()), sizes.shape),
                               Discrete(int(sizes.prod())))
@@ -154,7 +155,7 @@ def make_env(env_fn, off_policy=False):
         kind, choices = type(act_space).__name__, isinstance(act_space, (Discrete, MultiDiscrete, MultiBinary))
         raise UserError(f'actions of type {kind} are not supported here: ' + (
             f'they must be Box (vpg, trpo and ppo take {kind} ones)' if choices else 'put a wrapper around the '
-            f'environment that makes Box{"" if off_policy else " or Discrete"} ones of them (--wrapper module:Name)'))
+            f'environment that turns them into Box{"" if off_policy else " or Discrete"} ones (--wrapper module:Name)'))
     if off_policy and not act_space.is_bounded('both'):
         raise UserError('actions without bounds are not supported here, since [-1, 1] is rescaled to the bounds: '
                         'use vpg, trpo or ppo, or put gymnasium.wrappers.ClipAction and bounds of your own around it')
@@ -170,7 +171,7 @@ def make_env(env_fn, off_policy=False):
 
 
 def can_be_flat(space):
-    """Whether gymnasium makes arrays of what is in a space: not so if it has a part that is no array, a mission say."""
+    """Whether gymnasium can flatten the elements of a space to arrays: not if a part of it is, say, a text."""
     with contextlib.suppress(NotImplementedError):
         return isinstance(flatten_space(space), Box)
     return False
@@ -191,8 +192,8 @@ def fit_action(act, space):
 
 
 def renew_world(env):
-    """Give BipedalWalker, before it is reset, a new physical world, as LunarLander makes itself: in the old one, which
-    it would clear, what happens next depends on the episodes before, and none could be repeated."""
+    """Give BipedalWalker a new physical world before its reset, as LunarLander does for itself. It would only clear the
+    old one, in which what happens depends on the episodes before, so that none could be repeated."""
     if type(env).__name__.startswith('BipedalWalker') and type(env.world).__name__ == 'b2World':
         env._destroy()
         env.world = type(env.world)()
@@ -202,7 +203,7 @@ class TrainingEnv(gym.Wrapper):
     """An environment as the training loops use it: flat actions, float32 observations (uint8 ones stay uint8), finite
     numbers only, episodes that can be resumed.
 
-    Observations are copies, since an environment may use its array again. A simulator's state cannot be saved in
+    Observations are copies, since an environment may reuse its array. A simulator's state cannot be saved in
     general, but its random state at the last reset and the actions since then can: replayed, they lead to the same
     place.
     """
@@ -225,7 +226,7 @@ class TrainingEnv(gym.Wrapper):
         self.start = dict(seed=seed, random_state=None if seed is not None else self._random_state(),
                           statistics=self.statistics())
         self.actions, self.ep_ret = [], 0
-        if seed is not None:                                    # also for environments that draw from the modules' own
+        if seed is not None:                                    # for environments that draw from global generators, too
             random.seed(seed)
             np.random.seed(seed % 2**32)  # noqa: NPY002
         renew_world(self.unwrapped)
@@ -248,8 +249,8 @@ class TrainingEnv(gym.Wrapper):
         try:
             rew = float(rew)
         except (TypeError, ValueError, OverflowError):
-            raise UserError(f'the environment gave the reward {printable(rew, 100)}, and not a number: put a wrapper '
-                            'around it that makes one of it (--wrapper module:Name)') from None
+            raise UserError(f'the environment gave the reward {printable(rew, 100)}, which is not a number: put a '
+                            'wrapper around it that turns it into one (--wrapper module:Name)') from None
         if not abs(rew) < LARGEST:
             raise UserError(f'the environment gave the reward {rew} at step {self.steps}: nothing can be learned from '
                             'it; put a wrapper around the environment that clips or scales it (--wrapper module:Name)')
@@ -257,7 +258,7 @@ class TrainingEnv(gym.Wrapper):
         return self.obs, rew, terminated, truncated, info
 
     def _returned(self, method, names, *args, **kwargs):
-        """What the environment's reset or step returns, which has to be these."""
+        """What the environment's reset or step returns, which must have these parts."""
         try:
             values = getattr(self.env, method)(*args, **kwargs)
             if not isinstance(values, tuple) or len(values) != len(names):
@@ -277,13 +278,13 @@ class TrainingEnv(gym.Wrapper):
             obs = np.array(given, dtype=self.obs_dtype)
         except (TypeError, ValueError, OverflowError):
             raise UserError(f'the environment gave an observation of type {type(obs).__name__} at step {self.steps}, '
-                            f'and its observation_space is {self.observation_space}') from None
+                            f'but its observation_space is {self.observation_space}') from None
         if obs.shape != self.obs_shape:
-            raise UserError(f'the environment gave an observation of shape {obs.shape} at step {self.steps}, and its '
+            raise UserError(f'the environment gave an observation of shape {obs.shape} at step {self.steps}, but its '
                             f'observation_space has {self.obs_shape}')
         if self.obs_dtype == np.uint8 and given.dtype != np.uint8 and not np.array_equal(obs, given):
             raise UserError('the environment gave an observation with numbers other than 0, 1, ..., 255 at step '
-                            f'{self.steps}, and its observation_space is of uint8: put a wrapper around it that gives '
+                            f'{self.steps}, but its observation_space is of uint8: put a wrapper around it that gives '
                             'the space its true type (--wrapper module:Name)')
         flat = obs.ravel()
         if not (self.obs_dtype == np.uint8 or flat.dot(flat) < LARGEST**2):     # faster than np.isfinite
@@ -293,19 +294,19 @@ class TrainingEnv(gym.Wrapper):
         return obs
 
     def _random_state(self):
-        """The state of the environment's generator; None if that is not numpy's Generator, which gymnasium expects."""
+        """The state of the environment's generator; None if it is not the numpy Generator that gymnasium expects."""
         with contextlib.suppress(AttributeError, gym.error.Error):
             return self.unwrapped.np_random.bit_generator.state
 
-    # ---- Going on after a stop
+    # ---- Resuming after a stop
     def episode_state(self):
-        """What `replay_episode` needs to continue the episode under way."""
+        """What `replay_episode` needs to continue the episode in progress."""
         return dict(start=self.start, actions=np.array(self.actions), obs=self.obs, ep_ret=self.ep_ret,
                     statistics=self.statistics(), steps=self.steps)
 
     def replay_episode(self, state):
         """Replay the saved episode up to where it was saved; returns the observation there, the return and the length
-        so far. Where the environment does not come to the same observation and return, a new episode begins."""
+        so far. If the environment does not arrive at the same observation and return, a new episode begins."""
         start = state['start']
         if start['random_state'] is not None:
             self.unwrapped.np_random.bit_generator.state = start['random_state']
@@ -318,13 +319,13 @@ class TrainingEnv(gym.Wrapper):
                 _, _, terminated, truncated, _ = self.step(action)
         now = self.episode_state()
         if any(not np.array_equal(now[key], state[key]) for key in ('actions', 'obs', 'ep_ret') if key in state):
-            print('warning: this environment does not repeat its episodes, so the one under way cannot be continued; '
+            print('warning: this environment does not repeat its episodes, so the one in progress cannot be continued; '
                   'the run goes on from a new episode', file=sys.stderr)
             self.set_statistics(state['statistics'])
             self.reset()
         elif start['seed'] is None and self._random_state() == start['random_state']:       # as Atari's, in C++
-            print('warning: this environment takes no random numbers from its np_random: if it takes others, the run '
-                  'goes on with other ones than without the stop', file=sys.stderr)
+            print('warning: this environment takes no random numbers from its np_random: if it has others, they may '
+                  'differ from those of a run that was not stopped', file=sys.stderr)
         self.steps = state['steps']
         return self.obs, self.ep_ret, len(self.actions)
 
@@ -348,7 +349,7 @@ class TrainingEnv(gym.Wrapper):
             vars(getattr(env, name)).update({key: val for key, val in saved.items() if key != 'discounted_reward'})
 
     def share_statistics(self, other):
-        """Normalize by what another environment has seen, and see nothing oneself."""
+        """Normalize by what another environment has seen, and add nothing to it."""
         for (env, name), (other_env, _) in zip(self._normalizers(), other._normalizers()):
             setattr(env, name, getattr(other_env, name))
             env.update_running_mean = False

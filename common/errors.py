@@ -11,7 +11,7 @@ import textwrap
 from types import SimpleNamespace
 
 STOP_SIGNALS = signal.SIGINT, signal.SIGTERM
-command = SimpleNamespace(program='python', hint='')        # what one_line_errors is told, while it is in force
+command = SimpleNamespace(program='python', hint='')        # the arguments of one_line_errors, while inside it
 
 
 class UserError(Exception):
@@ -27,7 +27,7 @@ class Ended(SystemExit):
 
 
 class EndedInNotebook(Exception):
-    """The end of a cell, of which a notebook shows one line."""
+    """Ends a cell of a notebook, which shows it as one line."""
     def _render_traceback_(self):                           # which IPython asks for
         return [str(self)]
 
@@ -38,7 +38,7 @@ def in_notebook():
 
 
 def nearest(word, names):
-    """' (nearest: ...)' with the names that begin with a word, or are most similar to it; '' if there is none."""
+    """' (nearest: ...)' with the names that begin with a word or are most similar to it; '' if there are none."""
     word, names = word.lower()[:100], {name.lower(): name for name in names}
     longer = [name for name in names if len(word) > 4 and name.startswith(word)]        # --steps of --steps_per_epoch
     close = list(dict.fromkeys([*longer, *difflib.get_close_matches(word, names, n=3)]))[:3]
@@ -46,23 +46,23 @@ def nearest(word, names):
 
 
 def printable(text, longest=300):
-    """A text of unknown origin on one line, without what a terminal would obey, and not too long: 'a\\x1b[2J'."""
+    """A text of unknown origin on one line, not too long, its control characters escaped: 'a\\x1b[2J'."""
     text = ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in ' '.join(str(text).split()))
     return text if len(text) <= longest else f'{text[:longest - 40]} ... {text[-30:]}'
 
 
 def terminal_width():
-    """Characters in a line of what is printed: the terminal's, and not too many to be read."""
+    """The width of what is printed: the terminal's, but never too wide to read."""
     return min(120, shutil.get_terminal_size().columns)
 
 
 def fill(text, width):
-    """The text, wrapped at this width, with indented lines as they are."""
+    """The text wrapped at this width, except for indented lines."""
     return re.sub(r'^\S.*(\n\S.*)*', lambda prose: textwrap.fill(prose[0], width), text, flags=re.MULTILINE)
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """argparse's, without abbreviations, and with UserErrors that name what is nearest to an unknown flag."""
+    """argparse's, without abbreviations, and with UserErrors that name the flags nearest to an unknown one."""
 
     def __init__(self, description='', epilog='', **kwargs):
         description, epilog = fill(description, terminal_width()), fill(epilog, terminal_width())
@@ -82,8 +82,8 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def on_stop_signals(handler):
-    """Let Ctrl-C and SIGTERM call `handler`, except where they are to be ignored, as by nohup. Only the main thread
-    can; whether it did."""
+    """Let Ctrl-C and SIGTERM call `handler`, except where they are to be ignored, as under nohup. Returns whether that
+    worked: only the main thread can do it."""
     with contextlib.suppress(ValueError):
         for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -94,9 +94,9 @@ def on_stop_signals(handler):
 
 @contextlib.contextmanager
 def one_line_errors(program, hint=''):
-    """Show a mistake of the user as one line, by process 0 alone if all make it, and exit with 2; with 1 if experiments
-    failed; and with 130 and a hint if interrupted (Ctrl-C, or SIGTERM). Only what has a hint how to go on is asked to
-    stop before it is interrupted: see common/stopping.py. In a notebook the line ends the cell, and not the kernel."""
+    """Show a user's mistake as one line (from process 0 alone if all make it) and exit with status 2; with 1 if
+    experiments failed; with 130 and the hint if interrupted (Ctrl-C or SIGTERM). Only a program with a hint on how to
+    go on is asked to stop before it is interrupted: see common/stopping.py. In a notebook, only the cell ends."""
     def leave(status, line):
         from common.stopping import end_together
         line = f'{program}: {printable(line, longest=2000)}'
@@ -124,12 +124,12 @@ def one_line_errors(program, hint=''):
         raise
     except BrokenPipeError:                                 # whoever read the output, such as head, has had enough
         from common.stopping import several
-        if several.world:                                   # their output goes to mpirun, so that this is another pipe
+        if several.world:                                   # their output goes to mpirun: this is another pipe
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())      # what is left in it goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())      # the rest is discarded
         sys.exit(128 + signal.SIGPIPE)
     finally:
         vars(command).update(before)
-        with contextlib.suppress(ValueError, TypeError):    # of another thread; of a handler that is not Python's
+        with contextlib.suppress(ValueError, TypeError):    # another thread; a handler that is not Python's
             for number, handler in handlers.items():
                 signal.signal(number, handler)

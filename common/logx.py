@@ -1,8 +1,8 @@
 """Logging, saving and resuming: everything that a run leaves on disk is written here, by process 0 alone.
 
 A run's folder holds progress.txt (a table, one row per epoch), config.json (every argument), the model (pyt_save/ or
-tf1_save/), and state.npz with replay/ (the checkpoint that a stopped run goes on from). A kill at any moment leaves the
-last complete checkpoint, and reading a run executes nothing in it: there is no pickle.
+tf1_save/), and state.npz with replay/ (the checkpoint from which a stopped run resumes). A kill at any moment leaves
+the last complete checkpoint, and reading a run executes nothing in it: there is no pickle.
 """
 import contextlib
 import functools
@@ -32,7 +32,7 @@ from common.stopping import asked, finish_epoch_first
 
 COLORS = dict(gray=30, red=31, green=32, yellow=33, blue=34, magenta=35, cyan=36, white=37)
 ONE_LINE = 'Epoch', 'AverageEpRet', 'AverageTestEpRet', 'EpLen', 'TotalEnvInteracts', 'Time'     # if there is no table
-LARGEST = 1e18           # number that can be learned from: losses square it, and float32 ends at 3e38
+LARGEST = 1e18           # number to learn from: losses square it, and float32 ends at 3e38
 DIVERGED = 'the run has diverged and stops here, its last checkpoint and model are intact; try a smaller learning rate'
 MAY_CHANGE = {'epochs', 'save_freq', 'logger_kwargs', 'env_fn', 'exp_name'}     # when a run is resumed
 COUNTS = 'rows', 'replay', 'epoch', 'updates'                                   # in a checkpoint
@@ -50,8 +50,8 @@ def colorize(string, color, bold=False, highlight=False):
 def read_progress(path):
     """The columns of a progress.txt and its rows, each a dict of strings, '' where a cell is empty.
 
-    Before the first epoch has ended there may be no such file. A line without its newline is still being written, and
-    left out, as is one with another number of cells.
+    Before the first epoch has ended there may be no such file. A line without a newline is still being written, and is
+    left out, as is one with the wrong number of cells.
     """
     if not os.path.exists(path):
         return [], []
@@ -63,11 +63,11 @@ def read_progress(path):
 
 
 def on_terminal(stream):
-    """Whether a standard stream ends on a terminal. mpirun gives its processes a pipe and passes on what they write: so
-    under it, where its own ends."""
+    """Whether a standard stream ends on a terminal. mpirun gives its processes a pipe and passes on what they write:
+    under mpirun, it is mpirun's own stream that counts."""
     if stream.isatty():
         return True
-    with contextlib.suppress(OSError, ValueError, AttributeError):      # of a system without /proc, of a notebook
+    with contextlib.suppress(OSError, ValueError, AttributeError):      # a system without /proc; a notebook
         fd, parent = stream.fileno(), os.getppid() if os.getenv('PMI_RANK') else 0
         while parent and 'pmi_proxy' in Path(f'/proc/{parent}/comm').read_text():
             parent = int(re.search(r'PPid:\s*(\d+)', Path(f'/proc/{parent}/status').read_text())[1])
@@ -82,13 +82,13 @@ def default_arguments(function):
 
 
 def script_of(train_fn):
-    """The file that a training function comes from; where its cells were run in a notebook, the name it would have."""
+    """The file that a training function comes from; if its cells were run in a notebook, the name it would have."""
     return getattr(train_fn, '__globals__', {}).get('__file__') or f'{algo_name(train_fn)}.py'
 
 
 def algo_name(train_fn):
-    """The name of the file that a training function comes from, ppo_torch; also where its cells were run in a notebook,
-    which has no file."""
+    """The name of the file that a training function comes from, such as ppo_torch; also if its cells were run in a
+    notebook, which has no file."""
     scope = getattr(train_fn, '__globals__', {})
     if '__file__' in scope:
         return Path(scope['__file__']).stem
@@ -108,13 +108,13 @@ def restore_tf_graph(sess, fpath):
 @contextlib.contextmanager
 def failing_together(folder, hint=''):
     """Let all processes fail if process 0 does in here, so that none is left waiting: with its UserError, or with one
-    that says in a line what is wrong with the disk."""
+    that says in one line what is wrong with the disk."""
     failure = None
     try:
         yield
     except UserError as error:
         failure = error
-    except BrokenPipeError:                                 # not of the disk: the reader of what is printed is gone
+    except BrokenPipeError:                                 # not the disk: the reader of the output is gone
         raise
     except OSError as error:
         path = re.sub(f'{TEMPORARY}$', '', str(error.filename or folder))
@@ -126,26 +126,26 @@ def failing_together(folder, hint=''):
 
 def lock_folder(folder):
     """Let no other process write into a folder until the lock that this returns is released or gone, or this process
-    has ended, however it did. Loggers of one process share it: in a notebook, one that was interrupted lives on."""
+    has ended in any way. Loggers of one process share it: in a notebook, one that was interrupted lives on."""
     from filelock import FileLock, Timeout
     path = Path(folder, '.lock')
     lock = FileLock(path, timeout=0, thread_local=False, is_singleton=True, fallback_to_soft=False)
     with contextlib.suppress(FileNotFoundError):
-        check_file(path, longest=1000)                      # a pipe would be waited for
+        check_file(path, longest=1000)                      # reading a pipe would block
     try:
         lock.acquire()
         path.write_text(f'process {os.getpid()} on {platform.node()}', encoding='utf-8')
     except Timeout:
         owner = path.read_text(encoding='utf-8', errors='replace') or 'another process'
         raise UserError(f'{folder} is in use by {owner}: wait until it ends, or choose another --exp_name') from None
-    except OSError:                 # a file system without locks; or one that cannot be written, as the next file tells
+    except OSError:                 # a file system without locks, or a read-only one: see the next file
         pass
     return lock
 
 
 @contextlib.contextmanager
 def disk_errors():
-    """TensorFlow's errors of the disk, '/path/of/file; No space left on device' among many lines, as an OSError."""
+    """Turn TensorFlow's disk errors, '/path/of/file; No space left on device' among many lines, into an OSError."""
     try:
         yield
     except Exception as error:
@@ -162,21 +162,21 @@ class Logger:
 
     def __init__(
         self,
-        output_dir=None,                # folder of the run; if not given, a new one where temporary files go
+        output_dir=None,                # folder of the run; if not given, a new temporary one
         output_fname='progress.txt',    # name of the table in it
         exp_name=None,                  # name of the experiment, for config.json
         resume=False,                   # go on from the checkpoint in output_dir, if there is one
         overwrite=False,                # replace the run in output_dir, if there is one
-        keep_all=False,                 # keep every saved model, with its epoch in its name, and not only the last
-        tensorboard=False,              # write the same columns as TensorBoard's event files too
-        quiet=False,                    # print one line for each row, as in notebooks, and not a table
+        keep_all=False,                 # keep every saved model, with its epoch in its name, not only the last
+        tensorboard=False,              # write the same columns to TensorBoard event files too
+        quiet=False,                    # print one line for each row, as in notebooks, not a table
         config=None,                    # more entries for config.json
     ):
         self.output_fname, self.exp_name, self.keep_all, self.config = output_fname, exp_name, keep_all, config or {}
-        self.start_time = time.time()                               # moved back by load_state: the Time column goes on
-        self.headers, self.row, self.rows = [], {}, 0               # columns, the row under way, rows in the table
-        self.step = 0                                               # of the environment, in all processes together
-        self.save_model = None          # function of the logger and of what to append to the model's name
+        self.start_time = time.time()                               # moved back by load_state, so that Time continues
+        self.headers, self.row, self.rows = [], {}, 0               # columns, the current row, rows in the table
+        self.step = 0                                               # environment steps, of all processes together
+        self.save_model = None          # function of the logger and of a suffix for the model's name
         self.tensorboard, self.write_events = tensorboard, None
         self.quiet = quiet or in_notebook()
         self.lock = self.lock_file = None                           # of process 0: no other run may write there
@@ -194,25 +194,25 @@ class Logger:
                 print(colorize(msg, color, bold=True) if color and on_terminal(sys.stdout) else msg, flush=True)
             except BrokenPipeError:
                 raise
-            except OSError:                 # its terminal is gone, or the disk of its file full: the table has the rows
+            except OSError:                 # its terminal is gone, or the disk is full: the table has the rows
                 pass
 
     def progress(self, local_steps, epoch, epochs):
-        """range(local_steps), the steps of an epoch; on a terminal, and in a notebook, with a bar for the steps of the
-        whole run."""
+        """range(local_steps), the steps of an epoch; on a terminal or in a notebook, with a progress bar for the whole
+        run."""
         steps, processes = range(local_steps), num_procs()
         if proc_id() == 0 and (on_terminal(sys.stderr) or in_notebook()):
             from tqdm import tqdm
             steps = tqdm(steps, total=epochs * local_steps, initial=epoch * local_steps, unit=' steps',
                          unit_scale=processes, smoothing=0, dynamic_ncols=True, leave=False)
-            steps.initial, steps.start_t = 0, self.start_time       # so that the time between epochs counts, too
+            steps.initial, steps.start_t = 0, self.start_time       # to count the time between epochs, too
         for t in steps:
             self.step = (epoch * local_steps + t + 1) * processes
             yield t
 
     # ---- The table
     def log_tabular(self, key, val):
-        """Put a value into column `key` of the row under way. The first row decides which columns there are."""
+        """Put a value into column `key` of the current row. The first row decides which columns there are."""
         if self.rows == 0 and key not in self.headers:
             self.headers.append(key)
         assert key in self.headers, f'column {key} is not in the table: its first row decided which columns there are'
@@ -220,7 +220,7 @@ class Logger:
         self.row[key] = val.item() if hasattr(val, 'item') else val
 
     def dump_tabular(self):
-        """End the row under way: print it, and append it to the table on disk."""
+        """End the current row: print it, and append it to the table on disk."""
         assert not self.resuming, 'a resumed run calls load_state before its first row'
         with self._writing():
             if proc_id() == 0:
@@ -258,7 +258,7 @@ class Logger:
         texts = [_shown(self.row.get(key)) for key in self.headers]
         key_width, width = max([15, *map(len, self.headers)]), max([10, *map(len, texts)])
         cells = [f'| {key:>{key_width}} | {text:>{width}} ' for key, text in zip(self.headers, texts)]
-        if len(cells) > 20:                             # two side by side, so that a terminal of 24 lines holds them
+        if len(cells) > 20:                             # two side by side, to fit into a terminal of 24 lines
             cells += [f'| {"":{key_width}} | {"":{width}} '] * (len(cells) % 2)
             cells = [left + right for left, right in zip(cells[:len(cells) // 2], cells[len(cells) // 2:])]
         rule = '-' * (max(map(len, cells), default=0) + 1)
@@ -269,7 +269,7 @@ class Logger:
         return os.path.join(self.output_dir, *names)
 
     def _on_process_0(self, function, *args):
-        """What `function` gives on process 0, on all processes."""
+        """What `function` returns on process 0, on all processes."""
         result = None
         with failing_together(self.output_dir):
             if proc_id() == 0:
@@ -278,14 +278,14 @@ class Logger:
 
     @contextlib.contextmanager
     def _writing(self):
-        """Around all that is written in training: an error of the disk ends the run, and leaves what there was."""
+        """Around everything that is written in training: a disk error ends the run, and leaves what there was."""
         self._on_process_0(self._check_folder)
         with failing_together(self.output_dir, '; when that is put right, --resume goes on from the last checkpoint'):
             yield
 
     def _check_folder(self):
-        """A folder or table that was removed is not made again, with half of a run in it; nor is the folder of another
-        run, which was started in its place, written to."""
+        """A folder or table that was removed is not made again, to hold half a run; and if another run was started in
+        its place, that run's folder is not written to."""
         os.stat(self.output_dir)
         if self.rows:
             os.stat(self._path(self.output_fname))
@@ -319,7 +319,7 @@ class Logger:
         return self.output_dir, resume and exists
 
     def _refuse_links(self):
-        """What a run writes, it writes into its own folder: links there, in a run of somebody else, lead anywhere."""
+        """A run writes only into its own folder; links there, in someone else's run, could lead anywhere."""
         folder = Path(self.output_dir)
         for path in [*folder.glob('*'), *folder.glob('replay/*'), *folder.glob('pyt_save/*')]:
             name = path.relative_to(folder).as_posix()
@@ -331,8 +331,8 @@ class Logger:
     def _remove_run(self):
         """Remove the files that a logger writes, and no others.
 
-        The checkpoint goes first and the table last: what a kill leaves in between is not taken for a run that can go
-        on, nor for an empty folder.
+        The checkpoint goes first and the table last: what a kill leaves in between is taken neither for a run that can
+        be resumed nor for an empty folder.
         """
         with contextlib.suppress(FileNotFoundError):
             os.remove(self._path('state.npz'))
@@ -355,12 +355,12 @@ class Logger:
         if 'actor_critic' in config:
             network = getattr(config['actor_critic'], '__name__', '')
             if len(env.observation_space.shape) == 3 and network == 'MLPActorCritic':
-                self.log('warning: a multilayer perceptron sees no shapes in images: give a convolutional network of '
+                self.log('warning: a multilayer perceptron sees no shapes in images: pass a convolutional network of '
                          'your own as actor_critic, as examples/cnn_torch.py does', 'yellow')
             shown.update(convert_json({**default_arguments(config['actor_critic']), **config['ac_kwargs']}))
             if num_procs() > 1 and env.statistics():
-                self.log('warning: each process normalizes by what it has seen itself, and saved with the policy is '
-                         'what process 0 has seen', 'yellow')
+                self.log('warning: each process normalizes by what it has seen itself; saved with the policy are the '
+                         'statistics of process 0', 'yellow')
         text = ', '.join(f'{key}={val}' for key, val in sorted(shown.items()))
         self.log(textwrap.fill(text, terminal_width(), break_on_hyphens=False), 'cyan')
 
@@ -386,7 +386,7 @@ class Logger:
 
     def _pytorch_simple_save(self, suffix, module):
         import torch
-        weights = io.BytesIO()                  # torch.save itself does not say what is wrong with a disk
+        weights = io.BytesIO()                  # torch.save's own error does not name the cause
         torch.save(module.state_dict(), weights)
         Path(self._path('pyt_save')).mkdir(exist_ok=True)
         with atomic_write(self._path('pyt_save', f'model{suffix}.pt')) as file:
@@ -396,19 +396,19 @@ class Logger:
         """Let save_state save the graph and variables of `sess`; `inputs` and `outputs` are dicts of tensors."""
         import tensorflow.compat.v1 as tf
         with sess.graph.as_default():
-            saver = tf.train.Saver()            # one for the whole run: each would add its operations to the graph
+            saver = tf.train.Saver()            # one for the whole run: each adds operations to the graph
         self.save_model = functools.partial(Logger._tf_simple_save, sess=sess, inputs=inputs, outputs=outputs,
                                             saver=saver)
 
     def _tf_simple_save(self, suffix, sess, inputs, outputs, saver):
-        """Write a SavedModel, whose signature has the names of its inputs and outputs."""
+        """Write a SavedModel whose signature names its inputs and outputs."""
         import tensorflow.compat.v1 as tf
         signatures = dict(serving_default=tf.saved_model.predict_signature_def(inputs, outputs))
         with disk_errors(), atomic_folder(self._path(f'tf1_save{suffix}')) as folder:
             builder = tf.saved_model.Builder(folder)
             builder.add_meta_graph_and_variables(sess, [tf.saved_model.tag_constants.SERVING], signatures, saver=saver)
             builder.save()
-            # What the tools load is the numbers alone: to load a SavedModel is to execute it.
+            # The tools load only the numbers: to load a SavedModel is to execute it.
             weights = sess.run({variable.op.name: variable for variable in sess.graph.get_collection('variables')})
             save_tree(os.path.join(folder, 'weights.npz'), weights)
 
@@ -441,8 +441,8 @@ class Logger:
             raise KeyboardInterrupt(f'after epoch {itr}, which is saved, {stop}')
 
     def interrupted(self):
-        """Whether Ctrl-C or SIGTERM has asked a process to stop, on which all agree: if not '', how. save_state then
-        stops the run."""
+        """By what a process was asked to stop (Ctrl-C or SIGTERM), the same on all processes; '' if none was. Once it
+        was, save_state stops the run."""
         found = mpi_op(100 * proc_id() + asked.signal if asked.signal else np.inf, 'min')
         if found == np.inf:
             return ''
@@ -451,17 +451,17 @@ class Logger:
         return f'by {signal.Signals(number).name}{place}'
 
     def _require_finite(self, node, where):
-        """A UserError that names the first array in a tree that holds NaN or infinity."""
+        """A UserError that names the first array in a tree with NaN or infinity in it."""
         if isinstance(node, (dict, list, tuple)):
             for key, val in node.items() if isinstance(node, dict) else enumerate(node):
                 self._require_finite(val, f'{where}, {key}')
-        elif hasattr(node, '__array__') and not np.all(np.asarray(node) < np.inf):      # -inf may be a mask's
+        elif hasattr(node, '__array__') and not np.all(np.asarray(node) < np.inf):      # -inf may be a mask
             raise UserError(f'{where} is not finite at step {self.step}: {DIVERGED}')
 
     def load_state(self, replay=None):
         """What this process saved last; fills `replay`, and cuts the table back to the rows that it had then.
 
-        None for a run that is not resumed, or was killed before its first checkpoint: that one starts from nothing.
+        None for a run that is not resumed, or was killed before its first checkpoint: that one starts from scratch.
         """
         if not self.resuming:
             return None
@@ -481,7 +481,7 @@ class Logger:
         return state
 
     def _read_checkpoint(self):
-        saved = dict(states=[], rows=0, replay=0, elapsed=0)    # as it were, the checkpoint before the first epoch
+        saved = dict(states=[], rows=0, replay=0, elapsed=0)    # a checkpoint from before the first epoch
         path = self._path('state.npz')
         if os.path.exists(path):
             saved = load_tree(path)
@@ -490,15 +490,15 @@ class Logger:
                              replay=saved['replay'], elapsed=float(saved['elapsed']), headers=[*saved['headers']])
                 counts = [state.get(key, 0) for state in [saved, *saved['states']] for key in COUNTS]
                 if not all(isinstance(count, int) and count >= 0 for count in counts):
-                    raise ValueError(f'one of {", ".join(COUNTS)} is not a number of at least 0')
+                    raise ValueError(f'one of {", ".join(COUNTS)} is not a whole number of at least 0')
         if saved['states'] and len(saved['states']) != num_procs():
             raise UserError(f'cannot resume {self.output_dir}: that run had {len(saved["states"])} processes, and now '
                             f'there are {num_procs()}')
         headers, rows = read_progress(self._path(self.output_fname))
         if headers and headers != saved.get('headers', headers):
             raise UserError(f'cannot resume: {self._path(self.output_fname)} has other columns than state.npz says, so '
-                            'that one of them is damaged or of another run; restore it from a copy, or move the '
-                            'table away, and the run goes on with a new one')
+                            'one of them is damaged or from another run; restore it from a copy, or move the table '
+                            'away, and the run goes on with a new one')
         rows = [list(row.values()) for row in rows[:saved['rows']]]
         if len(rows) < saved['rows']:
             self.log(f'warning: {self.output_fname} lacks {saved["rows"] - len(rows)} of its rows', 'yellow')
@@ -516,8 +516,8 @@ class EpochLogger(Logger):
         self.epoch_dict = {}
 
     def store(self, **kwargs):
-        """Collect values, each a number or an array. A run whose numbers have gone bad ends here: what it saved when
-        they were good stays."""
+        """Collect values, each a number or an array. A run whose numbers have gone bad ends here, and what it saved
+        before that stays."""
         for key, val in kwargs.items():
             if not (largest := np.max(np.abs(val), initial=0)) < LARGEST:               # so for NaN, too
                 raise UserError(f'{key} is {largest} at step {self.step}: {DIVERGED}')
@@ -552,14 +552,14 @@ class EpochLogger(Logger):
 
 
 def event_writer(folder):
-    """The function write(row, step) that appends to event files for TensorBoard, by the framework at hand that can."""
+    """The function write(row, step) that appends to event files for TensorBoard, by whichever framework can."""
     if 'tensorflow' not in sys.modules and importlib.util.find_spec('tensorboard'):
         from torch.utils.tensorboard import SummaryWriter
         writer = SummaryWriter(folder)
         add = writer.add_scalar
     else:
         import tensorflow.compat.v1 as tf
-        # Record by record, and not by tf.summary.FileWriter, whose thread would show a traceback for a full disk.
+        # Record by record, not by tf.summary.FileWriter, whose thread would print a traceback if the disk is full.
         writer = tf.io.TFRecordWriter(os.path.join(folder, f'events.out.tfevents.{time.time():.0f}.{platform.node()}'))
         event = lambda **fields: writer.write(tf.Event(wall_time=time.time(), **fields).SerializeToString())
         event(file_version='brain.Event:2')
@@ -573,13 +573,13 @@ def event_writer(folder):
 
 
 def _shown(val):
-    """A value as people read it: three digits, but no exponent for what is not far from 1."""
+    """A value for people to read: three digits, and no exponent unless it is far from 1."""
     return f'{val:.0f}' if isinstance(val, float) and 1e3 <= abs(val) < 1e9 else (
         f'{val:.3g}' if isinstance(val, float) else _cell(val))
 
 
 def _cell(val):
-    """A value as the table on disk has it: floats in their shortest exact form, nothing for None."""
+    """A value as written to the table on disk: floats in their shortest exact form, nothing for None."""
     if val is None:
         return ''
     if isinstance(val, str):

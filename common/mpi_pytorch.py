@@ -11,11 +11,11 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3             # of mallopt, in C's mal
 
 
 def setup_pytorch_for_mpi(seed):
-    """Settings of the whole process that touch no algorithm, and the seed of layers with random numbers of their own.
+    """Settings of the whole process, not of the algorithm, and the seed of layers that draw random numbers.
 
     One thread, unless OMP_NUM_THREADS says otherwise: to use more cores, start more processes. The threads of an
-    operation wait for the last of them, so two threads on two cores of which another program uses one are far slower
-    than one thread.
+    operation wait for the slowest of them, so two threads on two cores, one of them busy with another program, are far
+    slower than one thread.
     """
     torch.manual_seed(seed)
     if 'OMP_NUM_THREADS' not in os.environ:

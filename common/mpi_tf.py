@@ -1,7 +1,7 @@
 """Data-parallel TensorFlow-1 style over MPI: equal parameters on every process, gradients averaged in one message.
 
-`tf` is tensorflow.compat.v1 with the behaviour of version 2 off and its chatter silenced, which has to happen before it
-is imported: so the algorithm files take it from here.
+`tf` is tensorflow.compat.v1 with version 2 behaviour switched off and its log messages silenced, which has to happen
+before it is imported: so the algorithm files take it from here.
 """
 import contextlib
 import os
@@ -40,18 +40,18 @@ tf.enable_resource_variables()
 
 
 def setup_tf_for_mpi(seed):
-    """A session on a new default graph, in one thread; `seed`: of layers with random numbers of their own."""
+    """A session on a new default graph, in one thread; `seed` is for layers that draw random numbers."""
     tf.reset_default_graph()
     tf.set_random_seed(int(seed))
     config = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1)      # -1: in this one
-    # TensorFlow would merge a product with the tanh behind it into one operation, which is slower than the two.
+    # TensorFlow would fuse a matrix product with the tanh after it into one operation, which is slower than the two.
     config.graph_options.rewrite_options.remapping = RewriterConfig.OFF
     with quiet():
         return tf.Session(config=config)
 
 
 def init_variables(sess, *networks):
-    """Initialise all variables, equal on all processes; returns them.
+    """Initialise all variables, to equal values on all processes; returns them.
 
     A trainable variable that belongs to none of the `networks`, and that no optimizer would train, is refused.
     """
@@ -113,8 +113,8 @@ def mpi_avg_tensor(x):
 class MpiAdamOptimizer(tf.train.AdamOptimizer):
     """Adam on gradients averaged over all processes.
 
-    TensorFlow adds epsilon before it corrects the bias of the second moment, and the paper and PyTorch after it; here
-    it is as in the paper, so that both twins make the same steps.
+    TensorFlow adds epsilon before it corrects the bias of the second moment, the paper and PyTorch after; here it is
+    done as in the paper, so that both twins take the same steps.
     """
 
     def compute_gradients(self, loss, var_list, number=None, **kwargs):

@@ -5,7 +5,7 @@
     python -m common.run plot data                              and the tools
 
 Flags are not listed anywhere: they are the arguments of the training function, their types are those of its defaults,
-and --help shows the comments that stand behind them in its signature. argparse does the rest.
+and --help shows the comments behind them in its signature. argparse does the rest.
 """
 import argparse
 import ast
@@ -50,7 +50,7 @@ BOUNDS = {
     'seed': (0, 2**32 - 1), 'num_cpu': (1, 1024)}
 TF_ACTIVATIONS = '''identity elu gelu leaky_relu log_softmax relu relu6 selu sigmoid silu softmax softplus softsign
                     swish tanh'''.split()
-MAX_VARIANTS = 100_000                                      # of a grid: more than that were a mistake
+MAX_VARIANTS = 100_000                                      # of a grid: more would be a mistake
 
 
 def run_options(
@@ -63,10 +63,10 @@ def run_options(
     keep_all=False,         # keep every model that is saved, not only the last
     tensorboard=False,      # write TensorBoard event files as well
     quiet=False,            # print one line for each epoch
-    jobs=1,                 # runs of a grid that go on at the same time
+    jobs=1,                 # runs of a grid to carry out at the same time
     print_commands=False,   # print a shell command for each run, for a job array, and run nothing
 ):
-    """What the command line asks for beside the algorithm's arguments: these options, checked."""
+    """What the command line asks for besides the algorithm's arguments: these options, checked."""
     if resume and overwrite:
         raise UserError('--resume continues a run and --overwrite replaces it: give one of them')
     if resume and datestamp is True:
@@ -82,8 +82,8 @@ def run_options(
 # ---- Values
 
 def parse_value(text, name, default, words, train_fn):
-    """The value that a text means for an argument: a literal of the type of its default, an activation function by its
-    name, or one of `words`. Nothing is evaluated."""
+    """The value that a text stands for: a literal of the same type as the argument's default, the name of an activation
+    function, or one of `words`. Nothing is evaluated."""
     if text in words or default is None or isinstance(default, str) and not words:
         return text
     if callable(default):
@@ -111,7 +111,7 @@ def parse_value(text, name, default, words, train_fn):
 
 
 def literal(text):
-    """The Python literal that a text is, or None."""
+    """The value of a text that is a Python literal, or None."""
     with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return ast.literal_eval(text)
 
@@ -124,7 +124,7 @@ def parse_dict(text):
 
 
 def activation(train_fn, name):
-    """The activation function of a name, in the framework that the training function's file imports: a function of
+    """The activation function of this name, in the framework that the training function's file imports: a function of
     tf.nn, or a class of torch.nn. Case and underscores do not count: leaky_relu is torch.nn.LeakyReLU, too."""
     modules = train_fn.__globals__
     if 'tf' in modules:
@@ -134,7 +134,7 @@ def activation(train_fn, name):
     else:
         found = [(name, kind) for name, kind in inspect.getmembers(modules.get('nn'), inspect.isclass)
                  if name == 'Identity' or kind.__module__ == 'torch.nn.modules.activation'
-                 and name not in ('GLU', 'Softmax2d', 'Threshold', 'MultiheadAttention')]      # not of one number each
+                 and name not in ('GLU', 'Softmax2d', 'Threshold', 'MultiheadAttention')]      # not elementwise
     known = {word.lower().replace('_', ''): function for word, function in found}
     key = name.split('.')[-1].lower().replace('_', '')
     if key not in known:
@@ -145,7 +145,7 @@ def activation(train_fn, name):
 # ---- The parser
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Every flag with its short form, and without names for its values, which its help describes."""
+    """Every flag with its short form, without placeholders for its values, which its help describes."""
     def _format_action_invocation(self, action):
         return ', '.join(action.option_strings)
 
@@ -196,12 +196,12 @@ def make_parser(train_fn):
 
 
 def add_flags(group, function, train_fn, prefix=''):
-    """A flag for every argument of a function, or class, whose default can be written on a command line."""
+    """A flag for every argument of a function or class whose default can be written on a command line."""
     texts = dict(HELP, **comments(function))
     for name, default in default_arguments(function).items():
         if name in NO_FLAGS or default is None and function is not run_options:
             continue
-        words = re.findall(r"'(\w+)'", texts.get(name, ''))         # in quotes: values beside those of its type
+        words = re.findall(r"'(\w+)'", texts.get(name, ''))         # in quotes: values besides those of its type
         parse = functools.partial(parse_value, name=name, default=default, words=words, train_fn=train_fn)
         shorts = [f'--{short}' for short, long in SHORT_FLAGS.items() if long == prefix + name]
         shown = '' if default is None or default is False else f' (default: {as_text(default)})'
@@ -221,7 +221,7 @@ def parse_args(argv, train_fn):
         if flag:
             shorthands[SHORT_FLAGS.get(flag[1], flag[1])] = flag[2]
         words.append(f'--{flag[1]}{flag[3] or ""}' if flag else word)
-    given = vars(make_parser(train_fn).parse_args(words))   # in the order in which they are written
+    given = vars(make_parser(train_fn).parse_args(words))   # in the order in which they were given
     if 'env_name' not in given:
         raise UserError('which environment? For example --env CartPole-v1; --help shows all flags')
     options = run_options(**{name: given.pop(name)[1] for name in default_arguments(run_options) if name in given})
@@ -281,10 +281,10 @@ def command_line(train_fn, argv=None):
 
 
 def check(train_fn, variants, options):
-    """What can be known to fail should fail before anything is created on disk.
+    """What is bound to fail should fail before anything is created on disk.
 
     Processes that mpirun started must not each start the same runs. (Its variables tell, without starting MPI.) Then
-    environments are made, once; what is to be allocated has to fit; and every process needs a share of each epoch and
+    each environment is made once; what will be allocated has to fit; and every process needs a share of each epoch and
     batch.
     """
     processes = options['num_cpu']
@@ -314,7 +314,7 @@ def check(train_fn, variants, options):
 
 
 def check_memory(arguments, obs_space, act_space, processes):
-    """Refuse buffers, batches and networks for which the memory of this machine is too small, by their least size."""
+    """Refuse buffers, batches and networks whose least size exceeds the memory of this machine."""
     local = int(os.getenv('MPI_LOCALNRANKS') or os.getenv('OMPI_COMM_WORLD_LOCAL_SIZE') or processes)
     obs, act = obs_space.dtype.itemsize * math.prod(obs_space.shape), 4 * math.prod(act_space.shape)
     floats = 4 * math.prod(obs_space.shape)                                 # in a batch, images are numbers, too
@@ -339,7 +339,7 @@ def network_bytes(sizes):
 
 
 def variant_command(grid, script, options, name, variant):
-    """The command line that runs one variant of a grid alone, into the same folder."""
+    """The command line that runs one variant of a grid by itself, into the same folder."""
     words = [sys.executable, min(script, os.path.relpath(script), key=len)]
     for key in grid.keys:
         flag = next((short for short, long in SHORT_FLAGS.items() if long == key), key)
@@ -352,7 +352,7 @@ def variant_command(grid, script, options, name, variant):
 
 
 def as_text(value):
-    """A value as it is written behind a flag."""
+    """A value as it is written after a flag."""
     if isinstance(value, (list, tuple)):
         return '[' + ','.join(str(v) for v in value) + ']'
     return str(getattr(value, '__name__', value))
@@ -362,7 +362,7 @@ def as_text(value):
 
 EPILOG = """\
 A flag that is true or false needs no value. Several values for a flag make a grid of runs, whose folders are named
-after what varies; '--flag[short]' says how to call it there. docs/reference.md explains the columns of the results.
+after what varies; '--flag[short]' sets its name there. docs/reference.md explains the columns of the results.
 
 examples:
   python {script} --env {env} --hid 32,32 --act relu --gamma 0.95 --exp_name mine
@@ -386,7 +386,7 @@ def overview(algorithms):
 # ---- python -m common.run
 
 def parse_and_execute_grid_search(cmd, args):
-    """Run the algorithm file that `cmd` names, as if it had been called itself."""
+    """Run the algorithm file that `cmd` names as if it had been called directly."""
     script = str(ROOT / f'{cmd}.py')
     sys.argv = [script, *args]
     runpy.run_path(script, run_name='__main__')

@@ -1,4 +1,4 @@
-"""Running experiments: where results go, grids of hyper-parameters, and the command line of every algorithm file.
+"""Running experiments: where results go, grids of hyperparameters, and the command line of every algorithm file.
 
 From the command line, several values for a flag make a grid: `python ppo_torch.py --env CartPole-v1 --seed 0 1 2`.
 From Python, the same is an `ExperimentGrid`:
@@ -37,7 +37,7 @@ from common.serialization import convert_json, read_json
 
 DATESTAMP = '%Y-%m-%d_%H-%M-%S'
 ROOT = Path(__file__).resolve().parents[1]
-OURS = r'(vpg|trpo|ppo|ddpg|td3|sac)_(torch|tf1)'       # algorithm files that a run of somebody else may name
+OURS = r'(vpg|trpo|ppo|ddpg|td3|sac)_(torch|tf1)'       # algorithm files that someone else's run may name
 ENV_ARGUMENTS = 'env_name', 'env_kwargs', 'wrappers'
 
 
@@ -65,8 +65,8 @@ def valid_str(value):
 # ---- Experiments, each in a process of its own
 
 def run_here(thunk, kwargs, num_cpu, logger_kwargs):
-    """Train in this process, or with num_cpu > 1 in as many under mpirun. `env_name`, `env_kwargs`, `wrappers` become
-    thunk's `env_fn`, and go into config.json, so that the policy can be loaded and watched later."""
+    """Train in this process or, with num_cpu > 1, in that many under mpirun. `env_name`, `env_kwargs` and `wrappers`
+    become thunk's `env_fn`, and go into config.json, so that the policy can be loaded and watched later."""
     mpi_fork(num_cpu)
     env = {key: kwargs[key] for key in ENV_ARGUMENTS if key in kwargs}
     kwargs = {key: val for key, val in kwargs.items() if key not in env}
@@ -93,7 +93,7 @@ def comments(function):
 
 
 def explain_arguments(train_fn):
-    """Let help(train_fn) show the comments behind its arguments, too."""
+    """Make help(train_fn) show the comments behind its arguments, too."""
     lines = [f'    {name + " " * (20 - len(name))}{text}' for name, text in comments(train_fn).items()]
     train_fn.__doc__ = '\n'.join([train_fn.__doc__, '', *lines])
     return train_fn
@@ -107,8 +107,9 @@ def cpu_count(num_cpu):
 
 
 def pickled_command(thunk, kwargs, num_cpu, logger_kwargs):
-    """The command that runs any Python callable elsewhere. It travels in the command itself, by cloudpickle (which
-    gymnasium brings along): lambdas and functions of a notebook work, mpirun can repeat it, and no file is written."""
+    """The command that runs any Python callable in another process. The callable travels in the command itself, by
+    cloudpickle (which gymnasium installs): lambdas and a notebook's functions work, mpirun can repeat the command, and
+    no file is written."""
     import cloudpickle
     payload = base64.b64encode(zlib.compress(cloudpickle.dumps((thunk, kwargs, num_cpu, logger_kwargs)))).decode()
     if len(payload) > 120_000:                             # Linux allows 128 KiB in one argument
@@ -125,7 +126,7 @@ class Experiment:
         self.resume, self.overwrite = logger_kwargs.get('resume'), logger_kwargs.get('overwrite')
         self.log = self.folder / 'output.log'
         self.process, self.started, self.seconds, self.error = None, 0, 0, None
-        self.output, self.position = '', 0                  # what it has printed, up to which position in the log
+        self.output, self.position = '', 0                  # what it has printed, and its place in the log
 
     def performance(self):
         """The last test return, or training return where there are no tests."""
@@ -135,8 +136,8 @@ class Experiment:
         return '-'
 
     def finished(self):
-        """Nothing is left to do: all epochs are in progress.txt, the checkpoint was written after the last of them, and
-        the arguments are those of config.json. If in doubt, no: the run itself then finds out."""
+        """Whether nothing is left to do: all epochs are in progress.txt, the checkpoint was written after the last of
+        them, and the arguments are those of config.json. If in doubt, False: the run itself then finds out."""
         try:
             config = read_json(self.folder / 'config.json')
             progress, state = [(self.folder / name).stat().st_mtime for name in ('progress.txt', 'state.npz')]
@@ -148,14 +149,14 @@ class Experiment:
         return progress <= state and same and len(rows) >= self.kwargs.get('epochs', math.inf)
 
     def start(self):
-        """Start the process. It finds the modules that this one finds. If that cannot be, `error` says why."""
+        """Start the process, with the module search path of this one. If it cannot be started, `error` says why."""
         env = dict(os.environ, PYTHONUNBUFFERED='1', PYTHONPATH=os.pathsep.join(map(os.path.abspath, sys.path)))
         try:
             os.makedirs(self.folder, exist_ok=True)
             if self.log.is_symlink():
                 raise UserError(f'{self.log} is a link: put the file itself there')
             if self.log.exists() and not self.resume:
-                lock = lock_folder(self.folder)             # a run that goes on there writes to it
+                lock = lock_folder(self.folder)             # a run still going there writes to it
                 os.truncate(self.log, 0)
                 lock.release()
             with open(self.log, 'a') as log:
@@ -193,8 +194,8 @@ class Experiment:
 
 
 def last_error(output, status, folder):
-    """The last line that looks like an error's; mpirun may add lines of its own behind it. On a full disk that line is
-    not in the log, and so the disk itself is asked."""
+    """The last line that looks like an error; mpirun may add lines of its own after it. If the disk is full, that line
+    is not in the log, so a write to the disk is tried."""
     if status < 0:
         return f'killed by signal {-status}'
     errors = re.findall(r'^(?:\S+: (?:process \d+ of \d+: )?error: |[\w.]*(?:Error|Exception|Interrupt)\b).*(?=\n)',
@@ -209,8 +210,8 @@ def last_error(output, status, folder):
 
 
 def run_experiments(experiments, jobs=1):
-    """Run experiments, `jobs` at a time, and close with a table. With one at a time its output is shown as it comes.
-    One that fails does not stop the others; at the end ExperimentFailed is raised if any did."""
+    """Run experiments, `jobs` at a time, and end with a table. With one at a time, its output is shown as it comes.
+    One that fails does not stop the others; at the end, ExperimentFailed is raised if any did."""
     from tqdm import tqdm
     waiting, running = [e for e in experiments if not (e.resume and e.finished())], []
     bar = tqdm(total=len(experiments), initial=len(experiments) - len(waiting), unit='run', disable=None)
@@ -241,12 +242,12 @@ def run_experiments(experiments, jobs=1):
     failed = [e for e in experiments if e.error]
     if failed:
         logs = ', '.join(str(e.log) for e in failed if e.process)
-        why = f'see {logs}' if logs else failed[0].error    # which could not even be started
+        why = f'see {logs}' if logs else failed[0].error    # it could not even be started
         raise ExperimentFailed(f'{len(failed)} of {len(experiments)} runs failed: {why}')
 
 
 def table(experiments):
-    """What came out: one row per variant, with its seeds, the last performance of each, the time of all, and errors."""
+    """The results: one row per variant, with its seeds, the last performance of each, the total time, and errors."""
     rows = [('variant', 'seeds', 'performance', 'time', 'outcome')]
     for name in dict.fromkeys(e.name for e in experiments):
         group = [e for e in experiments if e.name == name]
@@ -261,8 +262,8 @@ def table(experiments):
 
 
 def call_experiment(exp_name, thunk, seed=0, num_cpu=1, data_dir=None, datestamp=False, **kwargs):
-    """Call thunk(seed=seed, logger_kwargs=..., **kwargs) in a process of its own, or with num_cpu > 1 in as many under
-    mpirun ('auto': one per core). If `env_name` is given, thunk gets an `env_fn` that makes that environment."""
+    """Call thunk(seed=seed, logger_kwargs=..., **kwargs) in a process of its own or, with num_cpu > 1, in that many
+    under mpirun ('auto': one per core). If `env_name` is given, thunk gets an `env_fn` that makes that environment."""
     grid, logger_kwargs = ExperimentGrid(exp_name), kwargs.pop('logger_kwargs', {})
     for key, value in dict(kwargs, seed=seed).items():
         grid.add(key, [value])
@@ -278,12 +279,12 @@ class ExperimentGrid:
         self.name, self.keys, self.vals, self.shorthands, self.in_names = name, [], [], [], []
 
     def _default_shorthand(self, key):
-        """The first three letters of each part of a:b:c, without what is neither letter nor digit: ac_kwargs -> ac."""
+        """The letters and digits among the first three characters of each part of a:b:c: ac_kwargs -> ac."""
         return '-'.join(re.sub('[^A-Za-z0-9]', '', part[:3]) for part in key.split(':'))
 
     def add(self, key, vals, shorthand=None, in_name=False):
-        """Add a parameter with its value or list of values. The key a:b:c means variant['a']['b']['c']. In names it is
-        called `shorthand`, and appears there if it has several values, or if in_name is set."""
+        """Add a parameter with its value or list of values. The key a:b:c means variant['a']['b']['c']. It appears in
+        names, as `shorthand`, if it has several values or if in_name is set."""
         self.keys.append(key)
         self.vals.append(vals if isinstance(vals, list) else [vals])
         self.shorthands.append(self._default_shorthand(key) if shorthand is None else shorthand)
@@ -313,7 +314,7 @@ class ExperimentGrid:
 
     def variant_name(self, variant):
         """The grid's name and, for every parameter that varies, its shorthand and value. A parameter that is only ever
-        True or False is named where it is True; the seed never, so that seeds of one variant share a folder."""
+        True or False is named if True; the seed never is, so that seeds of one variant share a folder."""
         name = self.name
         for key, vals, shorthand, in_name in zip(self.keys, self.vals, self.shorthands, self.in_names):
             if (len(vals) > 1 or in_name) and key != 'seed':
@@ -325,7 +326,7 @@ class ExperimentGrid:
         return name.lstrip('_')
 
     def print(self):
-        """Show what the grid is made of."""
+        """Show what is in the grid."""
         variants = self.variants()
         names = list(dict.fromkeys(self.variant_name(variant) for variant in variants))
         print(f'{self.name} (variants: {len(names)}, runs: {len(variants)}) with')
@@ -338,7 +339,7 @@ class ExperimentGrid:
 
         thunk: the training function, or the name of a parameter whose values are training functions.
         logger_options: resume (finished variants are skipped), overwrite, keep_all, tensorboard.
-        command(name, variant) gives a command to run instead of thunk. The command line uses that: its variants are
+        command(name, variant) returns a command to run instead of thunk. The command line uses this: its variants are
         command lines of their own.
         """
         experiments, num_cpu = [], cpu_count(num_cpu)
@@ -363,12 +364,12 @@ class ExperimentGrid:
 # ---- The command line
 
 def command_line(train_fn, argv=None):
-    """The command line of an algorithm file, made from its training function: see common/run.py. A notebook has none of
-    its own: there, running the file's last cell tells how to train."""
+    """The command line of an algorithm file, made from its training function: see common/run.py. A notebook has no
+    command line: there, running the file's last cell tells how to train."""
     from common import run
     if argv is None and hasattr(builtins, '__IPYTHON__') and Path(sys.argv[0]).name != Path(script_of(train_fn)).name:
         name, env = train_fn.__name__, run.example_env(train_fn)
-        print(f"In a notebook, train by {name}(lambda: gymnasium.make('{env}')), or as on the command line by "
+        print(f"In a notebook, train with {name}(lambda: gymnasium.make('{env}')), or as on the command line with "
               f"command_line({name}, ['--env', '{env}'])")
         return
     run.command_line(train_fn, argv)

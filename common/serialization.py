@@ -1,9 +1,9 @@
-"""Files that a run can be continued from, and that are safe to read: JSON and npz, never pickle.
+"""Files that a run can be resumed from, and that are safe to read: JSON and npz, never pickle.
 
-`convert_json` makes JSON of anything, for people to read. `save_tree` and `load_tree` keep nested containers of arrays
-and numbers exactly, for programs to go on from; `ReplayFiles` does the same for replay buffers, a part at a time.
-`atomic_write` is how every file of a run is replaced. What is read may be damaged, or made by somebody else: no more is
-read than is there, and what cannot be read is a UserError.
+`convert_json` turns anything into JSON, for people to read. `save_tree` and `load_tree` store nested containers of
+arrays and numbers exactly, for programs to resume from; `ReplayFiles` does the same for replay buffers, a part at a
+time. `atomic_write` is how every file of a run is replaced. What is read may be damaged, or made by someone else: no
+more is read than is there, and what cannot be read is a UserError.
 """
 import contextlib
 import functools
@@ -23,13 +23,13 @@ import numpy as np
 from common.errors import UserError, printable
 from common.mpi_tools import bcast, gather, num_procs, proc_id, scatter
 
-MAX_DEPTH = 10          # of convert_json: an environment among the arguments would fill pages
-MAX_JSON = 10**7        # bytes of JSON that are read: parsed, they may take fifty times as much memory
-MAX_TABLE = 2**28       # bytes of progress.txt that are read: half a million epochs
+MAX_DEPTH = 10          # of convert_json: an environment as an argument would fill pages
+MAX_JSON = 10**7        # largest JSON file that is read: parsed, it may take fifty times as much memory
+MAX_TABLE = 2**28       # largest progress.txt that is read: half a million epochs
 
 
 def temporary_name(path):
-    """A name that nobody can have foreseen, and put a link there; what a killed run left under such a name goes."""
+    """A name that nobody can foresee, to put a link there; what a killed run left under such a name is removed."""
     for old in glob.glob(f'{glob.escape(path)}.{"[0-9a-f]" * 16}.tmp'):
         shutil.rmtree(old) if os.path.isdir(old) and not os.path.islink(old) else os.remove(old)
     return f'{path}.{secrets.token_hex(8)}.tmp'
@@ -55,7 +55,7 @@ def atomic_write(path, mode='wb'):
 def atomic_folder(path):
     """A new folder that takes the place of `path` once it is complete.
 
-    No system replaces a folder in one step: a kill between the two renamings leaves the old one as `path`.old, where
+    No system can replace a folder in one step: a kill between the two renames leaves the old one as `path`.old, where
     `complete_folder` finds it.
     """
     new, old = temporary_name(path), f'{path}.old'
@@ -73,13 +73,13 @@ def atomic_folder(path):
 
 
 def complete_folder(path):
-    """`path`, or where the folder is if `atomic_folder` was killed while it replaced it."""
+    """`path`, or where the folder is if `atomic_folder` was killed while replacing it."""
     path = os.path.normpath(path)
     return f'{path}.old' if os.path.isdir(f'{path}.old') and not os.path.isdir(path) else path
 
 
 def check_file(path, longest):
-    """A UserError unless `path` is a file of at most so many bytes: there is no end to a pipe, nor to a device."""
+    """A UserError unless `path` is a file of at most `longest` bytes: a pipe or a device may never end."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise UserError(f'{path} is not a regular file')
     if (size := os.path.getsize(path)) > longest:
@@ -87,8 +87,8 @@ def check_file(path, longest):
 
 
 def check_zip(path):
-    """A UserError unless `path` is a zip file whose parts are stored as they are, as numpy and PyTorch store them:
-    those of a compressed one, or of one that uses its bytes several times, could fill any memory."""
+    """A UserError unless `path` is a zip file whose parts are stored uncompressed, as numpy and PyTorch store them:
+    those of a compressed file, or of one that uses its bytes several times, could fill any memory."""
     check_file(path, np.inf)
     with zipfile.ZipFile(path) as file:
         parts = file.infolist()
@@ -100,7 +100,7 @@ def check_zip(path):
 
 @contextlib.contextmanager
 def damage_is_a_user_error(path):
-    """Whatever zipfile, numpy, PyTorch and json may raise about a damaged file is a UserError, in one line."""
+    """Turn whatever zipfile, numpy, PyTorch and json may raise for a damaged file into a UserError, in one line."""
     try:
         yield
     except UserError:
@@ -118,14 +118,14 @@ def read_json(path):
         tree = json.loads(Path(path).read_text(encoding='utf-8'))
         if not isinstance(tree, dict):
             raise TypeError(f'{type(tree).__name__} in place of an object')
-        return convert_json(tree)                           # as it was written; or, from elsewhere, no deeper
+        return convert_json(tree)                           # as it was written; one from elsewhere, no deeper
 
 
 def convert_json(obj, parents=()):
-    """The nearest thing to `obj` that JSON can hold; what it has no form for becomes a string that says what it was.
+    """The nearest thing to `obj` that JSON can hold; what JSON cannot represent becomes a string that says what it was.
 
     Functions and classes become their names, other objects {name of the class: attributes}. `parents` are the objects
-    that `obj` was reached through.
+    through which `obj` was reached.
     """
     if obj is None or isinstance(obj, (bool, int, str)):
         return obj
@@ -153,7 +153,7 @@ def convert_json(obj, parents=()):
 
 
 def _describe(obj):
-    """A short string for `obj`, the same in every run: without the address in memory that a repr may end with."""
+    """A short string for `obj`, the same in every run: without the memory address that a repr may end with."""
     try:
         return re.sub(r' at 0x[0-9a-fA-F]+', '', repr(obj))
     except Exception:
@@ -164,7 +164,7 @@ def _describe(obj):
 def save_tree(path, tree):
     """Save nested dicts, lists and tuples of arrays, tensors, numbers, strings and None as an npz file without objects.
 
-    Arrays among the leaves become its arrays '0', '1', ...; what holds them together is JSON, in its array 'tree'.
+    Arrays among the leaves become its arrays '0', '1', ...; the structure around them is JSON, in its array 'tree'.
     """
     arrays = {}
     text = json.dumps(_encode(tree, arrays, 'tree'))
@@ -173,8 +173,8 @@ def save_tree(path, tree):
 
 
 def load_tree(path):
-    """What `save_tree` saved: equal, with the same types, and nothing in it can be code."""
-    def decode(node):                                       # called for a JSON object when its parts are decoded
+    """What `save_tree` saved, with equal values and the same types; nothing in it can be code."""
+    def decode(node):                                       # called for a JSON object once its parts are decoded
         [(kind, value)] = node.items()
         return decoders[kind](value)
     with damage_is_a_user_error(path):
@@ -214,9 +214,9 @@ def _encode(node, arrays, where):
 class ReplayFiles:
     """The replay buffers of all processes on disk: each checkpoint adds a file with the rows since the last one.
 
-    Row number i of a buffer, counted from its beginning, stands in data[i % len(data)]. So it is enough to name a file
-    after the number of rows there were when it was written: that says where its rows belong, and when all of them have
-    been overwritten. Every process stores a row at every step, so that all have equally many.
+    Row number i of a buffer, counted from the start of the run, is in data[i % len(data)]. So it is enough to name a
+    file after the number of rows there were when it was written: that tells where its rows belong, and when all of them
+    have been overwritten. Every process stores a row at every step, so all have equally many.
     """
 
     def __init__(self, folder):
@@ -236,7 +236,7 @@ class ReplayFiles:
         """Fill every process's buffer as it was when it had stored `count` rows."""
         self.saved = replay.count = count
         replay.ptr, replay.size = count % len(replay.data), min(count, len(replay.data))
-        filled = max(0, count - len(replay.data))               # up to which row there is all that is needed
+        filled = max(0, count - len(replay.data))               # all rows up to this one are in place
         for end in bcast([end for end in self._ends() if filled < end <= count]):
             rows = scatter(self._read(end, replay.data) if proc_id() == 0 else None)
             if end - len(rows) <= filled:
@@ -249,7 +249,7 @@ class ReplayFiles:
             self.remove_others(len(replay.data))
 
     def _read(self, end, data):
-        """The rows that a file has for each process, once they are known to be of the buffer's kind."""
+        """The rows that a file has for each process, after checking that they fit the buffer."""
         path = self.folder / f'{end}.npz'
         parts = load_tree(path)
         with damage_is_a_user_error(path):
@@ -260,7 +260,7 @@ class ReplayFiles:
             return parts
 
     def remove_others(self, capacity):
-        """Process 0: remove the files whose rows are overwritten, or that a kill left behind."""
+        """On process 0: remove files whose rows are overwritten, or that a kill left behind."""
         for end in self._ends():
             if not self.saved - capacity < end <= self.saved:
                 os.remove(self.folder / f'{end}.npz')

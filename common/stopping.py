@@ -1,10 +1,10 @@
-"""Stopping a run: by Ctrl-C or SIGTERM, and by an error of one process, which the others would not hear of.
+"""Stopping a run: by Ctrl-C or SIGTERM, or by an error in one process, which the others would not notice.
 
 - From the command line, Ctrl-C and SIGTERM only ask a training run to stop, which it does when its epoch has ended and
-  is saved: see Logger.interrupted. A second one stops it at once, and so do GRACE seconds. Everywhere else, in a
-  notebook for one, they raise KeyboardInterrupt, as always in Python.
-- A process that waits in a collective waits for ever if another one has ended, and answers no signal. So whoever ends
-  by an error ends the others, and a thread of each process watches signals, and mpirun, for its main thread.
+  is saved: see Logger.interrupted. A second signal stops it at once, and so does a wait of GRACE seconds. Everywhere
+  else, as in a notebook, they raise KeyboardInterrupt, as usual in Python.
+- A process in a collective waits forever if another one has ended, and answers no signal. So a process that fails ends
+  the others, and in each process a thread watches for signals, and for the end of mpirun, on the main thread's behalf.
 """
 import contextlib
 import faulthandler
@@ -43,7 +43,7 @@ def finish_epoch_first():
 
 
 def _ask(number, _):
-    if time.time() - asked.time > 1:                        # what comes twice at once is one, sent to mpirun, too
+    if time.time() - asked.time > 1:                        # two at once are one signal, sent to mpirun, too
         raise KeyboardInterrupt
     if asked.signal == 0 and not (several.world and several.world.Get_rank()):
         os.write(2, f'\n{command.program}: stopping at the end of the epoch, or in {GRACE} seconds\n'.encode())
@@ -51,7 +51,7 @@ def _ask(number, _):
 
 
 def _forget():
-    """In a process that an environment forks, whose end is not that of the run."""
+    """For a process that an environment forks: its end is not the end of the run."""
     several.world, sys.excepthook, sys.exit = None, sys.__excepthook__, EXIT
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -65,13 +65,13 @@ def _write_signals_to(pipe):
 
 @functools.cache                                            # once
 def _watch_signals():
-    """Start a thread that ends this process when GRACE seconds have passed since a signal; and, of several, when the
-    parent, which belongs to mpirun, is gone. Python writes the number of a signal to a pipe as soon as it comes."""
+    """Start a thread that ends this process GRACE seconds after a signal or, with several processes, when its parent,
+    which belongs to mpirun, is gone. Python writes the number of a signal to a pipe as soon as it arrives."""
     def watch():
         deadline, number = math.inf, 0
         while time.time() < deadline:
             told = os.read(read_end, 1)[0] if select.select([read_end], [], [], 0.5)[0] else 0
-            if told in STOP_SIGNALS and not number:         # process 0 a little earlier: it speaks for all if it can
+            if told in STOP_SIGNALS and not number:         # process 0 a bit earlier: it speaks for all if it can
                 deadline, number = time.time() + GRACE + (rank > 0), told
             if world and os.getppid() != parent:
                 os._exit(1)
@@ -93,8 +93,8 @@ def _watch_signals():
 # ---- Errors of one process among several
 
 def stop_all_with_one(world):
-    """From here on, no process of these leaves the others waiting."""
-    several.world, several.ends = world, world.Dup()        # no message about the end meets one of training
+    """From here on, none of these processes leaves the others waiting."""
+    several.world, several.ends = world, world.Dup()        # messages about the end are kept apart from training's
     sys.excepthook, sys.exit = _show_and_abort, _exit
     _watch_signals()
 
@@ -109,7 +109,7 @@ def _abort(status):
 
 
 def _show_and_abort(kind, error, trace):
-    """sys.excepthook: all processes end with the traceback of one."""
+    """sys.excepthook: all processes end, with the traceback of this one."""
     place = _place(several.world.Get_rank(), several.world.Get_size())
     sys.stdout.flush()
     sys.stderr.write(f'{place.capitalize()} failed, so all of them stop:\n')
@@ -126,8 +126,8 @@ def _exit(status=None):
 
 
 def end_together(line, status):
-    """End this process with a line that says why. If all processes end so, within two seconds, process 0 alone says it;
-    else this one does, with its number, and ends the others."""
+    """End this process with a line that says why. If all processes end like this within two seconds, only process 0
+    prints it; otherwise this one does, with its number, and ends the others."""
     rank = 0
     if several.world or processes_started() > 1:
         from common import mpi_tools
@@ -139,7 +139,7 @@ def end_together(line, status):
                     print(line.replace(': ', f': {_place(rank, size)}: ', 1), file=sys.stderr, flush=True)
                     _abort(status)
                 time.sleep(0.01)
-        except UserError:                                   # MPI is the mistake: one process of each host says so
+        except UserError:                                   # MPI itself is wrong: one process of each host says so
             rank = int(os.getenv('MPI_LOCALRANKID') or os.getenv('OMPI_COMM_WORLD_LOCAL_RANK') or 0)
     if rank == 0:
         print(line, file=sys.stderr)
@@ -158,13 +158,13 @@ def _sibling_has_ended():
 
 @contextlib.contextmanager
 def others_expected():
-    """MPI starts when all processes have come so far, and mpirun does not tell if one has failed before. So this one
+    """MPI starts when all processes have got this far, and mpirun does not tell if one has failed before. So this one
     ends if it can see that, or if MPI has not started after a minute. (Python's timer works while MPI waits in C.)"""
     if processes_started() == 1:
         yield
         return
     if _sibling_has_ended():
-        time.sleep(1)                                       # unless mpirun has only not started all yet
+        time.sleep(1)                                       # mpirun may just not have started all of them yet
         if _sibling_has_ended():
             place = _place(os.getenv('PMI_RANK'), processes_started())
             os.write(2, f'{command.program}: {place}: error: another process has ended; see what it says\n'.encode())

@@ -98,7 +98,7 @@ def empty_folder(tmp_path, monkeypatch):
     ('--env Pendulum-v0', 'environment Pendulum-v0 (Pendulum-v1 is its newest version): DeprecatedEnv: '),
     ('--env HalfCheetah-v2', 'environment HalfCheetah-v2 (HalfCheetah-v5 is its newest version): ImportError: '),
     ('--env ALE/Pong-v9', 'unknown environment ALE/Pong-v9; if a package registers it, put its module before the name'),
-    *((f'--env {name}', f"environment {name}: that is no name such as Env-v0 or, for a module's, module:Env-v0")
+    *((f'--env {name}', f'environment {name}: that is not a name such as Env-v0 or module:Env-v0')
       for name in (':X', 'a:b:c', '.x:Y-v0', 'x:', ':')),
     (CARTPOLE + '--env_kwargs x', 'argument --env_kwargs: x is not a dictionary of arguments such as'),
     (CARTPOLE + "--env_kwargs {'a':1}", 'environment CartPole-v1: TypeError: CartPoleEnv.__init__() got an unexpected'),

@@ -41,7 +41,7 @@ def test_every_combination_of_several_choices_is_an_action(space, n):
 
 
 def test_too_many_combinations_are_refused():
-    with pytest.raises(UserError, match='1048576 combinations, and 1000 are supported'):
+    with pytest.raises(UserError, match='1048576 combinations, and at most 1000 are supported'):
         make_env(functools.partial(SmallEnv, Box(-1, 1, (2,)), MultiBinary(20)))
 
 
@@ -54,14 +54,14 @@ def test_an_argument_that_is_missing_has_a_place(monkeypatch):
     with pytest.raises(UserError, match="'stack_size'; give it in parentheses, .FrameStack"):
         make_registered('CartPole-v1', wrappers=['FrameStackObservation'])
     monkeypatch.setitem(gym.registry, 'Needy-v0', gym.envs.registration.EnvSpec('Needy-v0', lambda data: SmallEnv()))
-    with pytest.raises(UserError, match="'data'.*; give it by --env_kwargs; if it is no literal, register"):
+    with pytest.raises(UserError, match="'data'.*; give it by --env_kwargs; if it is not a literal, register"):
         make_registered('Needy-v0')
 
 
 @pytest.mark.parametrize(('space', 'off_policy', 'words'), [
     (MultiBinary(3), True, 'they must be Box .vpg, trpo and ppo take MultiBinary ones'),
-    (Tuple([Discrete(2)]), True, 'put a wrapper around the environment that makes Box ones of them'),
-    (Tuple([Discrete(2)]), False, 'put a wrapper around the environment that makes Box or Discrete ones of them')])
+    (Tuple([Discrete(2)]), True, 'put a wrapper around the environment that turns them into Box ones'),
+    (Tuple([Discrete(2)]), False, 'put a wrapper around the environment that turns them into Box or Discrete ones')])
 def test_actions_that_are_refused_have_a_remedy(space, off_policy, words):
     with pytest.raises(UserError, match=f'{type(space).__name__} are not supported here: {words}'):
         make_env(functools.partial(SmallEnv, Box(-1, 1, (2,)), space), off_policy)
@@ -79,7 +79,7 @@ class Mission(gym.Space):
 
 def test_observations_with_a_part_that_is_no_array_are_refused():
     make = functools.partial(SmallEnv, Dict(image=Box(-1, 1, (2,)), mission=Mission(), to=Discrete(3)), Discrete(2))
-    with pytest.raises(UserError, match='Dict with parts other than image, to are not supported: keep these') as error:
+    with pytest.raises(UserError, match='Dict with parts other than image, to are not supported: keep only') as error:
         make_env(make)
     wrapper = re.search('--wrapper "(.*)"', str(error.value))[1]
     assert make_env(lambda: wrap(make(), wrapper)).observation_space.shape == (5,)
@@ -90,7 +90,7 @@ def test_observations_with_a_part_that_is_no_array_are_refused():
 def test_rewards_of_several_parts_are_refused():
     env = make_env(functools.partial(SmallEnv, reward=lambda *_: np.ones(2)))
     env.reset(seed=0)
-    with pytest.raises(UserError, match='gave the reward .*, and not a number: put a wrapper around it'):
+    with pytest.raises(UserError, match='gave the reward .*, which is not a number: put a wrapper around it'):
         env.step(np.int64(1))
 
 

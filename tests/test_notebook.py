@@ -24,7 +24,7 @@ def test_cells_run_to_the_last_and_train(name, env, tmp_path):
     notebook.cells += [new_code_cell(train), new_code_cell(f'command_line({algo}, {flags})')]
     nbclient.NotebookClient(notebook, timeout=120, resources=dict(metadata=dict(path=ROOT))).execute()
     hint, trained, again = [''.join(output.get('text', '') for output in cell.outputs) for cell in notebook.cells[-3:]]
-    assert f"train by {algo}(lambda: gymnasium.make('{env}'))" in hint
+    assert f"train with {algo}(lambda: gymnasium.make('{env}'))" in hint
     assert f'Logging to {tmp_path}/run' in trained and trained.count('TotalEnvInteracts') == 1 and 'action' in trained
     assert 'Epoch 0' in again and '|' in again                                      # one line, and a bar
     for folder in (tmp_path / 'run', tmp_path / 'data' / name / f'{name}_s0'):

@@ -126,14 +126,14 @@ class Breaking(SmallEnv):
 
 
 @pytest.mark.parametrize(('change', 'words'), [
-    (lambda obs, *rest: (obs[:2], *rest), r'an observation of shape \(2,\) at step 1, and its observation_space has'),
+    (lambda obs, *rest: (obs[:2], *rest), r'an observation of shape \(2,\) at step 1, but its observation_space has'),
     (lambda obs, *rest: (obs[:, None], *rest), r'an observation of shape \(3, 1\) at step 1'),
-    (lambda obs, *rest: (dict(a=obs), *rest), 'an observation of type dict at step 1, and its observation_space is'),
+    (lambda obs, *rest: (dict(a=obs), *rest), 'an observation of type dict at step 1, but its observation_space is'),
     (lambda obs, *rest: ('three', *rest), 'an observation of type str at step 1'),
     (lambda obs, *rest: (None, *rest), r'an observation of shape \(\) at step 1'),
-    (lambda obs, rew, *rest: (obs, None, *rest), 'gave the reward None, and not a number'),
-    (lambda obs, rew, *rest: (obs, 'much', *rest), 'gave the reward much, and not a number'),
-    (lambda obs, rew, *rest: (obs, 10**400, *rest), 'gave the reward 1000.* and not a number'),
+    (lambda obs, rew, *rest: (obs, None, *rest), 'gave the reward None, which is not a number'),
+    (lambda obs, rew, *rest: (obs, 'much', *rest), 'gave the reward much, which is not a number'),
+    (lambda obs, rew, *rest: (obs, 10**400, *rest), 'gave the reward 1000.* which is not a number'),
     (lambda obs, rew, terminated, truncated, info: (obs, rew, terminated, info), 'step must return obs, reward, term'),
     (lambda *rest: None, 'step must return obs, reward, terminated, truncated, info')])
 def test_a_wrong_type_or_shape_is_named(change, words):
@@ -147,7 +147,7 @@ def test_a_wrong_type_or_shape_is_named(change, words):
 def test_pixels_that_are_no_bytes_are_not_cut_off(pixel):
     env = make_env(lambda: Breaking(lambda obs, *rest: ([pixel], *rest), Box(0, 255, (1,), np.uint8)))
     env.reset(seed=0)
-    with pytest.raises(UserError, match='with numbers other than 0, 1, ..., 255 at step 1, and its observation_space'):
+    with pytest.raises(UserError, match='with numbers other than 0, 1, ..., 255 at step 1, but its observation_space'):
         env.step(np.int64(1))
 
 
