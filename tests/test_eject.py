@@ -219,7 +219,7 @@ def test_nothing_is_overwritten(tmp_path, capsys):
     out.write_text('mine\n')
     with pytest.raises(SystemExit) as error:
         eject.main(['ppo_torch', '-o', str(out)])
-    assert error.value.code == 2 and 'is there already' in capsys.readouterr().err and out.read_text() == 'mine\n'
+    assert error.value.code == 2 and 'already exists' in capsys.readouterr().err and out.read_text() == 'mine\n'
     eject.main(['ppo_torch', '-o', str(out), '--overwrite'])
     assert out.read_text(encoding='utf-8') == text
 
@@ -227,9 +227,9 @@ def test_nothing_is_overwritten(tmp_path, capsys):
 @pytest.mark.parametrize(('args', 'message'), [
     (['pppo', '-o', 'x.py'], 'there is no file pppo (nearest: ppo)'),
     (['ppo', '-o', 'mine'], '-o mine: the name of the file must end in .py'),
-    (['ppo', '-o', 'vpg_torch.py', '--overwrite'], '-o vpg_torch.py: that is an original'),
+    (['ppo', '-o', 'vpg_torch.py', '--overwrite'], '-o vpg_torch.py: that would replace an original'),
     (['ppo', '-o', 'x.py', '--mpi', '--with-common'], '--with-common copies MPI, too: leave out --mpi'),
-    (['tools/doctor.py', '-o', 'x.py'], 'has no sections Imports, Training and Command line: it is no algorithm file'),
+    (['tools/doctor.py', '-o', 'x.py'], 'Imports, Training and Command line: it is not an algorithm file'),
 ])
 def test_mistakes_get_one_line(args, message, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)

@@ -523,7 +523,7 @@ def test_algorithm_files_of_ones_own(run, tmp_path, monkeypatch, capsys):
     change_config(run, algo='my_own')
     monkeypatch.setattr(sys, 'path', [*sys.path])
     monkeypatch.chdir(tmp_path)
-    assert 'not of an algorithm file in' in (line := refused([run, '-nr'], capsys)) and 'by --file FILE.py' in line
+    assert 'not of an algorithm file in' in (line := refused([run, '-nr'], capsys)) and 'with --file FILE.py' in line
     assert acts_as(run, file='my_own.py') == 5
     sys.modules.pop('my_own')
     monkeypatch.setattr(test_policy, 'ROOT', tmp_path)

@@ -160,7 +160,7 @@ def test_notes_are_parsed():
 
 def test_package_with_another_hash_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(builder.urllib.request, 'urlopen', lambda *_, **__: io.BytesIO(b'something else'))
-    with pytest.raises(ValueError, match='its hash is another one'):
+    with pytest.raises(ValueError, match='its hash differs'):
         builder.package('katex', '0', 'abc=', tmp_path)
     assert not list(tmp_path.rglob('*.js'))
 
@@ -198,7 +198,7 @@ def test_other_folders_are_not_replaced(tmp_path, capsys):
     (tmp_path / 'thesis.tex').write_text('')
     with pytest.raises(SystemExit):
         builder.main(['-o', str(tmp_path)])
-    assert 'something else than a site' in capsys.readouterr().err and (tmp_path / 'thesis.tex').exists()
+    assert 'something other than a site' in capsys.readouterr().err and (tmp_path / 'thesis.tex').exists()
 
 
 def test_mathematics_with_a_mistake_is_an_error(site):

@@ -6,7 +6,7 @@
     python -m tools.compare ddpg td3 --html diff.html       the same as a page, for a browser
 
 Sections are compared with the section of the same name, and definitions in them with the definition of the same name,
-so that the two sides never slip. Lines that differ only in the algorithm's own name (VPGBuffer, PPOBuffer) count as
+so that the two sides stay aligned. Lines that differ only in the algorithm's own name (VPGBuffer, PPOBuffer) count as
 equal. A wide terminal shows two columns, a narrow one a single column, where `-` is the first file and `+` the second.
 """
 import ast
@@ -35,7 +35,7 @@ from tools.sections import ALGORITHMS, FRAMEWORKS, ROOT, algorithm_files
 CONTEXT = 3             # equal lines shown around what differs
 COLUMN = 72             # two columns need room for so many characters each
 SIMILAR = 0.45          # share of their characters that two lines must have in common to be paired
-LARGEST = 300_000       # pairs of lines that are looked at to align two texts; beyond that, only equal lines count
+LARGEST = 300_000       # pairs of lines that are compared to align two texts; beyond that, only equal lines count
 
 
 # ---- The data: what a site builder, a test or a printer uses
@@ -58,7 +58,7 @@ class Row:
 
 @dataclass
 class Section:
-    """The rows of a section. `only` is the name of the file that has it, if the other has not."""
+    """The rows of a section. `only` is the name of the file that has it, if the other does not."""
     name: str
     rows: list
     only: str | None = None
@@ -191,7 +191,7 @@ def section_diff(a, b):
 
 
 def merged(a, b):
-    """All names of two lists, those that only one has in their places."""
+    """All names of two lists; those in only one of them keep their places."""
     names = []
     for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         names += a[i1:i2] + (b[j1:j2] if tag != 'equal' else [])
@@ -373,7 +373,7 @@ def one_column(row, digits, color):
 
 
 def two_columns(row, width, digits, color):
-    """A row's lines, side by side; long ones go on below, further to the right than they begin."""
+    """A row's lines, side by side; long ones continue below, with a deeper indent."""
     halves = []
     for side, name in ((row.left, 'red'), (row.right, 'green')):
         cells = []

@@ -2,9 +2,9 @@
 
     python -m tools.doctor data/ppo_torch/ppo_torch_s0 [RUN ...]
 
-It reads progress.txt and config.json, also of runs under way, and knows nothing of the environment. So it compares a
+It reads progress.txt and config.json, also of runs in progress, and knows nothing of the environment. So it compares a
 run with itself: "poor" returns are those that never rose, or that fell back. Every check below is a function of config
-and columns ({name: a number per epoch; nan where the cell is empty, inf where it holds nan or inf}) that gives a
+and columns ({name: a number per epoch; nan where the cell is empty, inf where it holds nan or inf}) that returns a
 message, or None if all is well. Its limits are rules of thumb.
 """
 import os
@@ -42,7 +42,7 @@ def late(values):
 
 
 def judge_returns(columns):
-    """How the returns went, of test episodes or else of training; learned is None if it is too early to say."""
+    """How the returns developed, of test episodes or else of training; learned is None if it is too early to say."""
     name = 'AverageTestEpRet' if np.isfinite(columns.get('AverageTestEpRet', np.nan)).any() else 'AverageEpRet'
     there = ~np.isnan(columns[name])
     values, n = columns[name][there], there.sum()
@@ -80,8 +80,8 @@ def no_finished_episode(config, columns):
                 'max_ep_len.')
     if not length > steps:
         return None
-    return (f'Processes are starved: {share}, and episodes have {length:.0f} lately (EpLen up to epoch '
-            f'{columns["Epoch"][-1]:.0f}), so that many processes finish none, and the returns are those of a few. Try '
+    return (f'Processes are starved: {share}, and episodes lately have {length:.0f} (EpLen up to epoch '
+            f'{columns["Epoch"][-1]:.0f}), so many processes finish none, and the returns are those of a few. Try '
             'more steps_per_epoch, or fewer processes.')
 
 
@@ -108,7 +108,7 @@ def fell_back(config, columns):
 
 def entropy_collapsed(config, columns):
     entropy, run = columns['Entropy'], judge_returns(columns)
-    # That of a Gaussian begins at 0.92 per dimension and may become negative; that of n actions ends at 0.
+    # That of a Gaussian begins at 0.92 per dimension and may become negative; that of n actions cannot go below 0.
     gaussian = (entropy < 0).any()
     limit = entropy[0] - 2 * max(1, round(entropy[0] / 0.92)) if gaussian else 0.05
     if late(entropy) >= limit or run.well:
@@ -138,7 +138,7 @@ def line_search_fails(config, columns):
 
 
 def value_not_learning(config, columns):
-    # How much of the mean of ret^2 is missed. The explained variance would need the variance of ret: not logged.
+    # The share of the mean of ret^2 that is missed. Explained variance would need the variance of ret: not logged.
     loss, val = columns['LossV'], np.hypot(columns['AverageVVals'], columns['StdVVals'])
     missed = loss / (loss + val**2 + 1e-12)
     idle = (columns['DeltaLossV'] > -0.001 * loss) & (missed > 0.1)
@@ -167,8 +167,8 @@ def no_update(config, columns):
 
 
 def q_too_high(config, columns):
-    """Averaged over an episode of L steps, what is still to come is worth at most (return / L) / (1 - gamma), wherever
-    in it the rewards are. Twice the best of that, plus half of the largest, leaves room for luck."""
+    """Averaged over an episode of L steps, the return to go is at most (return / L) / (1 - gamma), wherever in the
+    episode the rewards are. Twice the best of these bounds, plus half of the largest, leaves room for luck."""
     horizon = 1 / max(1 - config['gamma'], 1 / config['max_ep_len'])
     best, average, length = (np.concatenate([columns[name.format(kind)] for kind in ('', 'Test')])
                              for name in ('Max{}EpRet', 'Average{}EpRet', '{}EpLen'))
@@ -232,7 +232,7 @@ def runs_inside(folder):
 
 
 def check_numbers(config, path):
-    """A UserError if what has to be a number in a run's configuration is none, or is too small."""
+    """A UserError if what has to be a number in a run's configuration is not one, or is too small."""
     for name, (low, _) in dict(BOUNDS, num_procs=BOUNDS['num_cpu']).items():
         value = config.get(name, low)
         learned = name == 'alpha' and value == 'auto'

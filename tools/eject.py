@@ -1,13 +1,13 @@
 """An algorithm file made to stand alone, to be copied into a project of your own.
 
-    python -m tools.eject ppo_torch -o my_ppo.py                one file, which needs PyTorch, numpy and gymnasium alone
+    python -m tools.eject ppo_torch -o my_ppo.py                one file that needs only PyTorch, numpy and gymnasium
     python -m tools.eject ppo_torch -o my_ppo.py --mpi          one file that runs under mpirun, too
     python -m tools.eject ppo_torch -o my_ppo.py --with-common  the file as it is, and beside it what it uses of common/
 
-The one file makes the same run: the same progress.txt, but for Time. Its sections are the original's; what they use of
-common/ stands between Training and Command line, copied from the source there, without what one process does not need.
+The one file makes the same run: the same progress.txt, except for Time. Its sections are the original's; what they use
+of common/ is between Training and Command line, copied from the source, without what a single process does not need.
 Checkpoints are left out, and with them the lines about resuming in Training; the environment, the logger and the
-command line are reduced forms, which stand at the end of this file.
+command line are reduced forms, found at the end of this file.
 """
 import argparse
 import ast
@@ -348,7 +348,7 @@ def eject(path, target='my_copy.py', mpi=False):
     except (OSError, ValueError, SyntaxError) as error:
         raise UserError(f'{path}: {error}') from None
     if not {'Imports', 'Training', 'Command line'} <= set(parts):
-        raise UserError(f'{path} has no sections Imports, Training and Command line: it is no algorithm file')
+        raise UserError(f'{path} has no sections Imports, Training and Command line: it is not an algorithm file')
     head, command = introduced(parts.pop('Docstring'), path.stem, target, mpi), parts.pop('Command line')
     del parts['Imports']
     parts['Training'] = not_resuming(parts['Training'])
@@ -395,10 +395,10 @@ def modules_used(path, found=()):
 # ---- The command
 
 def write(files, overwrite):
-    """Write {path: content}: all or none, and over no file that is there, unless told to."""
+    """Write {path: content}: all or none, and never over an existing file, unless told to."""
     for path, content in files.items():
         if path.exists() and not overwrite and not (path.is_file() and path.read_bytes() == content):
-            raise UserError(f'{path} is there already: choose another name, or --overwrite it')
+            raise UserError(f'{path} already exists: choose another name, or --overwrite it')
     try:
         for path, content in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -422,7 +422,7 @@ def main(argv=None):
         if out.suffix != '.py':
             raise UserError(f'-o {out}: the name of the file must end in .py')
         if out.resolve() == path.resolve() or out.resolve().parent == ROOT and out.stem in sections.algorithm_files():
-            raise UserError(f'-o {out}: that is an original')
+            raise UserError(f'-o {out}: that would replace an original')
         if args.with_common and args.mpi:
             raise UserError('--with-common copies MPI, too: leave out --mpi')
         files = {out: eject(path, out, args.mpi).encode()} if not args.with_common else {

@@ -1,12 +1,12 @@
 """The walkthroughs as notebooks: filled in from the algorithm files, built for both frameworks, executed.
 
 A walkthrough is a jupytext file, walkthroughs/ppo.py. Its prose is written by hand; cells with the tag "section" hold
-the sections of ppo_torch.py, and --sync puts them there. From it come two notebooks for students, of which the second
-has the sections of ppo_tf1.py, and with --solutions two for teachers. The tags that decide what goes where:
+the sections of ppo_torch.py, and --sync puts them there. Two notebooks for students are made from it, the second with
+the sections of ppo_tf1.py, and with --solutions two for teachers. The tags that decide what goes where:
 
     section, mirror     code of the repository, byte for byte; what --sync writes, as it does the cell with "setup"
-    torch, tf1          a cell for one framework alone; code for tf1 is a raw cell, which the walkthrough itself skips
-    solution            a cell for teachers alone; within a cell, lines from ### BEGIN SOLUTION to ### END SOLUTION
+    torch, tf1          a cell for one framework only; code for tf1 is a raw cell, which the walkthrough itself skips
+    solution            a cell for teachers only; within a cell, lines from ### BEGIN SOLUTION to ### END SOLUTION
 
     python -m tools.notebooks                           build walkthroughs/notebooks/; with names, ppo vpg, only these
     python -m tools.notebooks --sync                    bring the code in walkthroughs/*.py up to date

@@ -2,9 +2,9 @@
 
     python -m common.run plot data/ppo_torch data/sac_torch -y Performance -s 5 --out curves.png
 
-Runs of one exp_name in one environment make one curve: the estimate over their seeds, thin where not all of them have
-arrived, in a band that says how sure it is. Where their settings differ, they make several. Environments and values are
-panels of one figure. From Python, make_plots draws the figure, plot_data one panel, and get_all_datasets only reads.
+Runs with one exp_name in one environment make one curve: the estimate over their seeds, thin where not all seeds have
+arrived yet, in a band that shows its uncertainty. If their settings differ, they make several. Each environment and
+value has its panel. From Python, make_plots draws the figure, plot_data one panel, and get_all_datasets only reads.
 """
 import contextlib
 import os
@@ -141,7 +141,7 @@ def get_all_datasets(all_logdirs, legend=None, select=None, exclude=None):
 
 # %% From runs to curves
 def interquartile_mean(values):
-    """Mean without the lowest and the highest quarter (rounded down: of fewer than four seeds it is the mean)."""
+    """Mean without the lowest and the highest quarter (rounded down: with fewer than four seeds, just the mean)."""
     cut = len(values) // 4
     return np.sort(values, axis=0)[cut:len(values) - cut].mean(axis=0)
 
@@ -168,13 +168,13 @@ def t_interval(values, estimate):
 
 
 def confidence_interval(values, estimate):
-    """95 % interval of estimate(values). Of few seeds a bootstrap interval is too narrow: of 3 it covers the true mean
-    75 times in 100 and of 5 it does 83 times, Student's t 95 times whatever their number."""
+    """95 % interval of estimate(values). With few seeds, a bootstrap interval is too narrow: with 3 it covers the true
+    mean 75 times in 100, with 5 it does 83 times; Student's t does 95 times, whatever their number."""
     return (t_interval if len(values) < T_BELOW.get(estimate, 0) else bootstrap_interval)(values, estimate)
 
 
 def interval_name(estimator, numbers):
-    """What the interval is called where it rests on such numbers of seeds."""
+    """What an interval from these numbers of seeds is called."""
     limit = T_BELOW.get(ESTIMATORS[estimator], 0)
     if min(numbers) >= limit:
         return '95 % bootstrap interval'
@@ -391,13 +391,13 @@ def parse_args(argv=None):
     add('-y', '--value', nargs='+', default=['Performance'],
         help='columns along y, a panel each (default: Performance, which is AverageTestEpRet or else AverageEpRet)')
     add('--count', action='store_true', help='a curve for each run instead of one over the seeds')
-    add('-s', '--smooth', type=int, default=1, metavar='EPOCHS', help='average over a window of so many epochs')
+    add('-s', '--smooth', type=int, default=1, metavar='EPOCHS', help='average over a window of this many epochs')
     add('--select', nargs='+', metavar='WORD', help='only runs whose path contains all these words')
     add('--exclude', nargs='+', metavar='WORD', help='no runs whose path contains one of these words')
     add('--est', choices=ESTIMATORS, default='mean', help='the curve: estimate over the seeds (default: %(default)s)')
     add('--band', choices=BANDS, default='ci', help='the band: 95%% confidence interval (default), deviation or range')
     add('--out', metavar='FILE', help='write a .png, .svg or .pdf (default where there is no display: plot.png)')
-    add('--live', nargs='?', type=float, const=10., metavar='SECONDS', help='draw again every so often (default: 10)')
+    add('--live', nargs='?', type=float, const=10., metavar='SECONDS', help='draw again at this interval (default: 10)')
     args = parser.parse_args(argv)
     if not args.logdir:
         raise UserError('which runs? Name folders before the flags, for instance: plot data/ppo_torch -y EpLen')

@@ -1,8 +1,8 @@
 """The algorithm files by section, and what keeps them alike.
 
-The twelve files repeat each other on purpose: each can be read, copied and changed alone. The rule: a piece that bears
+The twelve files repeat each other on purpose: each can be read, copied and changed alone. The rule: a piece that has
 the same name in several files of a framework has the same text there, byte for byte (the algorithm's own name aside),
-unless OWN below says who has a text of its own; and a PyTorch piece in which no word is PyTorch's is the same in the
+unless OWN below says which files differ; and a PyTorch piece that contains no word of PyTorch's is the same in the
 TensorFlow file. A piece is a whole section (Buffer, Evaluation, Command line) or, in the others, a function, a method,
 the head of a class, or the head or the body of the training function. A check finds what has drifted and can repair it:
 
@@ -14,7 +14,7 @@ the head of a class, or the head or the body of the training function. A check f
     python -m tools.sections --budgets                          their number for every natural pair, for the tests
 
 To change something shared, edit it in its owner (the first of those that share it: ppo or ddpg, mostly), repair, and
-commit all files together. A piece that a file lacks, or calls otherwise, is no drift: that shows in the budgets.
+commit all files together. A piece that a file lacks, or names differently, is not drift: that shows in the budgets.
 """
 import argparse
 import ast
@@ -38,8 +38,8 @@ BUFFERS = dict(vpg='VPGBuffer', ppo='PPOBuffer', trpo='GAEBuffer')
 # Neighbours that are read side by side; every algorithm's two frameworks are another pair.
 NEIGHBOURS = ('vpg', 'ppo'), ('ppo', 'trpo'), ('ddpg', 'td3'), ('td3', 'sac')
 
-# Who shares a piece: all algorithms that have it, but of these pieces each group has a text of its own. The first of a
-# group that has the piece owns it. A key may end in the framework that it is about, if the other differs.
+# Who shares a piece: all algorithms that have it, except that each group has its own text of these pieces. The first
+# of a group that has the piece owns it. A key may end in the framework that it is about, if the other differs.
 ALL = ' '.join(FAMILIES)
 OWN = {
     'Networks.MLPActorCritic.head': 'ppo vpg | trpo | ddpg | td3 | sac',
@@ -198,7 +198,7 @@ def repair(root=ROOT):
 
 
 def stale(root=ROOT):
-    """[(key, what is wrong), ...] of what OWN says and is not so."""
+    """[(key, what is wrong), ...] for entries of OWN that are not true."""
     files, wrong = read_files(root), []
     for key in OWN:
         piece, _, only = key.partition(' ')

@@ -37,8 +37,8 @@ NAME = 'Deep RL, one file at a time'
 FRAMEWORK_NAMES = dict(torch='PyTorch', tf1='TensorFlow 1')
 ASSETS = Path(__file__).resolve().parent / 'site_assets'
 BUILD = ROOT / 'build'
-WIDE = 1000                 # pixels: a picture that is wider gets both columns of a page
-SHORT = 24                  # lines: code that is shorter stays in view while the text beside it is read
+WIDE = 1000                 # pixels: a wider picture spans both columns of a page
+SHORT = 24                  # lines: shorter code stays in view while the text beside it is read
 
 # Pages of benchmarks/: {file: (name of the page, title)}
 RESULTS = {'RESULTS.md': ('results', 'Learning results'), 'speed.md': ('speed', 'Speed'),
@@ -72,7 +72,7 @@ def package(name, version, sha512, cache=BUILD / 'cache'):
         with urllib.request.urlopen(f'{registry}/{name}/-/{name.split("/")[-1]}-{version}.tgz', timeout=60) as reply:
             data = reply.read()
         if base64.b64encode(hashlib.sha512(data).digest()).decode() != sha512:
-            raise ValueError(f'{name} {version} from {registry} is not what it should be: its hash is another one')
+            raise ValueError(f'{name} {version} from {registry} is not what it should be: its hash differs')
         partial = folder.with_name(f'{folder.name}.{os.getpid()}')
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             archive.extractall(partial, filter='data')
@@ -96,7 +96,7 @@ class Text:
     def equation(self, tex, display):
         """A formula as KaTeX sets it; a mistake in it is an error."""
         done = self.engine.call('katex.renderToString', tex, dict(displayMode=display, strict='error'))
-        # Of two things that it writes, the first is no MathML any more, and browsers ignore the second.
+        # Of two things that it writes, the first is no longer MathML, and browsers ignore the second.
         done = re.sub(r'(?<=<mtd) width="50%"|(?<=style=")height:-[^;]*;', '', done)
         return scrolling(done, 'equation', 'Equation', 'span') if display else done
 
@@ -562,7 +562,7 @@ def main(argv=None):
     parser.add_argument('--jobs', type=int, default=2, help='processes (%(default)s)')
     args = parser.parse_args(argv)
     if args.out.exists() and any(args.out.iterdir()) and not (args.out / 'style.css').exists():
-        parser.error(f'{args.out} holds something else than a site, and would be replaced')
+        parser.error(f'{args.out} holds something other than a site, and would be replaced')
     return 1 if build_site(args.out, args.mode, args.jobs) else 0
 
 

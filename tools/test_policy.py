@@ -6,8 +6,8 @@
 
 The policy acts as it did in training: the algorithm's own file builds its Agent from config.json, and the saved weights
 are loaded into it. Nothing from the run's folder is executed, neither code nor a graph: only numbers are read. But
-config.json may name modules to import, for an environment or a wrapper: it is asked for them only if you confirm that,
-by --env module:Env-v0 or by --trust. A file of your own, such as a changed copy of ppo_torch.py, is named by --file.
+config.json may name modules to import, for an environment or a wrapper: they are imported only if you confirm this with
+--env module:Env-v0 or --trust. Give a file of your own, such as a changed copy of ppo_torch.py, with --file.
 """
 import importlib.util
 import inspect
@@ -34,10 +34,10 @@ def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, act
                         render_mode=None, seed=None, file=None, env_name=None, trust=False):
     """The environment of the run in folder `fpath`, and its policy as a function get_action(obs).
 
-    A run's folder holds no code. So an environment that is not registered needs its `env_fn` again, a run with networks
-    of its own its `actor_critic`, and `ac_kwargs` of it that are functions of one's own, and a run of an algorithm of
-    one's own its `file`. What config.json names is imported if you `trust` it; `env_name` takes the place of the
-    environment there. `seed` is for the noise of a stochastic policy.
+    A run's folder holds no code. So pass `env_fn` again for an environment that is not registered, `actor_critic` for
+    networks of your own, with those of its `ac_kwargs` that are functions of your own, and `file` for an algorithm of
+    your own. What config.json names is imported if you `trust` it; `env_name` takes the place of the environment named
+    there. `seed` is for the noise of a stochastic policy.
     """
     path = os.path.join(fpath, 'config.json')
     if not os.path.exists(path):
@@ -51,14 +51,14 @@ def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, act
         raise UserError('this run has networks of its own: call load_policy_and_env(fpath, actor_critic=...)')
     off_policy = 'replay_size' in defaults
     env = make_env(env_fn or (lambda: registered_env(fpath, config, render_mode, env_name, trust)), off_policy)
-    if env.statistics():                                # of what a normalizing wrapper has seen: seen, and no more
+    if env.statistics():                                # what a normalizing wrapper has seen, now frozen
         state = os.path.join(fpath, 'state.npz')
         with damage_is_a_user_error(state):
             env.set_statistics(load_tree(state)['states'][0]['env']['statistics'])
         env.share_statistics(env)
 
     args = {**defaults, **{key: config[key] for key in defaults if key in config and key not in NO_FLAGS}}
-    with damage_is_a_user_error(path):                  # which decides how the networks are made
+    with damage_is_a_user_error(path):                  # config.json decides how the networks are made
         args.update(actor_critic=actor_critic or defaults['actor_critic'],
                     ac_kwargs={**config['ac_kwargs'], **ac_kwargs})
         if isinstance(args['ac_kwargs'].get('activation'), str):
@@ -68,7 +68,7 @@ def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, act
                             f'{printable(args["ac_kwargs"]["hidden_sizes"])}: it is too small')
         agent = module.Agent(env, np.random.default_rng(0), SimpleNamespace(**args))
     load_weights(agent, model)
-    if deterministic or 'act_noise' in defaults:        # ddpg's and td3's noise is for exploration, not of the policy
+    if deterministic or 'act_noise' in defaults:        # ddpg's and td3's noise is for exploration only
         return env, agent.act
     rng, space = np.random.default_rng(seed), env.action_space
     if off_policy:
@@ -77,8 +77,8 @@ def load_policy_and_env(fpath, itr='last', deterministic=False, env_fn=None, act
 
 
 def training_function(config, file=None, trust=False):
-    """The training function of the run's algorithm, from the file of that name in this repository, or else from the
-    file that the user names, and from nowhere else."""
+    """The training function of the run's algorithm, from the file that the user names, or else from the file of that
+    name in this repository, and from nowhere else."""
     algo, files = str(config.get('algo')), {path.stem: path for path in ROOT.glob('*.py')}
     if file and not os.path.isfile(file):
         raise UserError(f'there is no file {file}')
@@ -91,8 +91,8 @@ def training_function(config, file=None, trust=False):
             importlib.util.find_spec(algo).origin == str(files[algo])):
         module = importlib.import_module(algo)
     else:
-        raise UserError(f'this run is not of an algorithm file in {ROOT}, but of {printable(algo)}: name that by '
-                        '--file FILE.py, if you trust it')
+        raise UserError(f'this run is not of an algorithm file in {ROOT}, but of {printable(algo)}: if you trust '
+                        'that, name it with --file FILE.py')
     functions = [f for f in vars(module).values() if inspect.isfunction(f) and f.__module__ == module.__name__]
     found = [f for f in functions if {'env_fn', 'logger_kwargs'} <= {*inspect.signature(f).parameters}]
     if len(found) != 1 or not hasattr(module, 'Agent'):
@@ -151,8 +151,8 @@ def check_trust(fpath, name, kwargs, wrappers, given, trust):
 
 
 def registered_env(fpath, config, render_mode, given=None, trust=False):
-    """The environment that config.json names, or that is given in its place; but none of a module in the run's own
-    folder, which would be its code."""
+    """The environment that config.json names, or that is given in its place; but none from a module in the run's own
+    folder, which would be code of the run."""
     if not given and 'env_name' not in config:
         raise UserError('its environment is not registered: call load_policy_and_env(fpath, env_fn=...) for this run')
     name = given or config['env_name']
@@ -197,7 +197,7 @@ def listdir(folder):
 
 
 def run_policy(env, get_action, max_ep_len=None, num_episodes=100, seed=None, frames=None):
-    """Run episodes, print each and their summary; the list `frames` collects pictures. Gives returns and lengths."""
+    """Run episodes, print each and a summary; pictures go to the list `frames`. Returns the returns and lengths."""
     returns, lengths = [], []
     for episode in range(num_episodes):
         (obs, _), ep_ret, ep_len, ended = env.reset(seed=seed if episode == 0 else None), 0, 0, False

@@ -4,8 +4,8 @@
     python -m tools.twins sac --env Pendulum-v1 --steps_per_epoch 1000 --start_steps 500 --update_after 500 --seed 1
 
 takes the flags of the algorithm file. With one seed the twins start from the same weights and draw the same noise, and
-then drift by rounding only: the frameworks add up in another order, so that results differ in their last digits. The
-drift grows, slowly at first, then by leaps, where the input of a relu, a ratio at PPO's clip or the choice between two
+then drift by rounding only: the frameworks sum in different orders, so that results differ in their last digits. The
+drift grows, slowly at first, then by leaps, when the input of a relu, a ratio at PPO's clip or the choice between two
 actions falls on the other side. To show that rounding does this, the PyTorch file runs a second time, "nudged": after
 each step of an optimizer every weight is moved to a neighbouring float32.
 
@@ -59,7 +59,7 @@ def make_batch(agent, env, rng, n=100):
 
 def variables(agent):
     """{path: variable} of all its networks: ac.pi.mu_net.1.weight, ac_targ.q1.q.1.bias. The paths are the same in both
-    frameworks, in another order."""
+    frameworks, but not their order."""
     found = {}
 
     def visit(path, part):
@@ -103,7 +103,7 @@ def first_update(name, env, kwargs):
 
 
 def watch(file, nudged):
-    """Have a file's training function note the parameters at first and after each epoch; returns the list of notes."""
+    """Make a file's training function record the parameters at first and after each epoch; returns the records."""
     notes, setup_saver = [], file.setup_saver
 
     def setup_and_watch(agent, logger):
@@ -160,12 +160,12 @@ def read_rows(folder):
 
 
 def parameter_drift(x, y):
-    """The length of the difference, in units of that of the parameters."""
+    """The norm of the difference, relative to that of the parameters."""
     return np.linalg.norm(x - y) / np.linalg.norm(x)
 
 
 def column_drift(row, other):
-    """The largest difference, in units of the column where that is larger than 1 (a loss may be zero but for rounding),
+    """The largest difference, relative to the column's size if that is above 1 (a loss may be zero but for rounding),
     and the column."""
     return max((abs(val - other[key]) / max(1, abs(val)), key) for key, val in row.items() if val == val)
 
@@ -180,7 +180,7 @@ def report(algo, folders):
                           for epoch, (row, tf_row) in enumerate(zip(rows, tf_rows))
                           for key in ('AverageEpRet', 'AverageTestEpRet') if key in row])
     print(f'\n{algo}_torch and {algo}_tf1 start from the same weights and draw the same noise, and then drift by\n'
-          'rounding only. The relative difference of these runs, and of two runs of torch, of which one is nudged:\n\n'
+          'rounding only. The relative difference of these runs, and of two runs of torch, one of them nudged:\n\n'
           f'{"":<16}{"parameters":>12}{"nudged":>10}{"logged columns":>18}{"nudged":>10}    largest in\n'
           f'at first        {parameter_drift(params[0], tf_params[0]):>12.1e}')
     for epoch, row in enumerate(rows):
