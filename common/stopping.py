@@ -43,11 +43,13 @@ def finish_epoch_first():
 
 
 def _ask(number, _):
-    if time.time() - asked.time > 1:                        # two at once are one signal, sent to mpirun, too
+    now = time.time()
+    if now - asked.time > 1:                                # two at once are one signal, sent to mpirun, too
+        asked.time = now
         raise KeyboardInterrupt
-    if asked.signal == 0 and not (several.world and several.world.Get_rank()):
+    if asked.time == math.inf and not (several.world and several.world.Get_rank()):
         os.write(2, f'\n{command.program}: stopping at the end of the epoch, or in {GRACE} seconds\n'.encode())
-    asked.signal, asked.time = number, min(asked.time, time.time())
+    asked.signal, asked.time = number, min(asked.time, now)
 
 
 def _forget():
@@ -80,6 +82,7 @@ def _watch_signals():
             os.write(2, f'{command.program}: {_place(rank, world.Get_size())}: {cause}{command.hint}\n'.encode())
             _abort(130)
         elif command.hint:                                  # else the run is over already
+            asked.time = 0                                  # also if the main thread, in C, has not heard of it yet
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
     world, parent, (read_end, write_end) = several.world, os.getppid(), os.pipe()
     rank = world.Get_rank() if world else 0

@@ -156,6 +156,17 @@ def test_a_second_signal_and_the_end_of_patience_stop_it_at_once(start, grace, s
     assert status == 130 and f'toy.py: {AT_ONCE}' in said and job.rows() == 3
 
 
+@linux
+def test_patience_ends_where_python_has_not_seen_the_signal(start):
+    """Python handles a signal when its main thread is back from C, and sleeps on if the signal came just before."""
+    job = start(FAULT=f'signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); {HANG}', GRACE='2')
+    job.wait_until((job.folder / 'hanging').exists)
+    job.process.send_signal(signal.SIGTERM)             # another thread gets it
+    status, said = job.end()
+    assert status == 130 and said.endswith(f'{AT_ONCE} goes on from the last checkpoint\n') and job.rows() == 3
+    assert 'Traceback' not in said and 'at the end of the epoch' not in said
+
+
 def test_only_a_run_of_the_command_line_is_asked_to_stop(tmp_path, monkeypatch):
     """Elsewhere Ctrl-C raises KeyboardInterrupt at once: in Python, in a notebook, in a tool, and after the run."""
     def handlers():
