@@ -83,7 +83,8 @@ def _watch_signals():
             _abort(130)
         elif command.hint:                                  # else the run is over already
             asked.time = 0                                  # also if the main thread, in C, has not heard of it yet
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            background = signal.getsignal(signal.SIGINT) is signal.SIG_IGN      # or under nohup
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM if background else signal.SIGINT)
     world, parent, (read_end, write_end) = several.world, os.getppid(), os.pipe()
     rank = world.Get_rank() if world else 0
     os.set_blocking(write_end, False)

@@ -473,7 +473,7 @@ def test_a_checkpoint_that_lacks_something(key, copied, capsys):
         change(spoilt['states'][0])
         save_tree(folder / 'state.npz', spoilt)
         line = refused(capsys, resume, folder)
-        assert ('one of rows, replay, epoch, updates is not a number' if key in ('epoch', 'updates')
+        assert ('one of rows, replay, epoch, updates is not a whole number' if key in ('epoch', 'updates')
                 and 'state.npz cannot' in line else 'state.npz there is damaged, or of another kind of run (') in line
     save_tree(folder / 'state.npz', saved)
     resume(folder)

@@ -123,10 +123,10 @@ class Job:
 @pytest.fixture
 def start(tmp_path):
     """Start the toy, or an algorithm file; with several processes under mpirun."""
-    def job(processes=1, script='toy.py', arguments=ARGUMENTS, **variables):
+    def job(processes=1, script='toy.py', arguments=ARGUMENTS, prefix=(), **variables):
         (tmp_path / 'toy.py').write_text(TOY)
         mpirun = [MPIRUN, '-np', processes] if processes > 1 else []
-        return Job(tmp_path, [*mpirun, sys.executable, script, *arguments], **variables)
+        return Job(tmp_path, [*prefix, *mpirun, sys.executable, script, *arguments], **variables)
     return job
 
 
@@ -165,6 +165,15 @@ def test_patience_ends_where_python_has_not_seen_the_signal(start):
     status, said = job.end()
     assert status == 130 and said.endswith(f'{AT_ONCE} goes on from the last checkpoint\n') and job.rows() == 3
     assert 'Traceback' not in said and 'at the end of the epoch' not in said
+
+
+@linux
+def test_patience_ends_where_ctrl_c_is_ignored(start):
+    """As it is in the background of a shell script, and under nohup."""
+    job = start(FAULT=HANG, GRACE='2', prefix=['sh', '-c', 'trap "" INT; exec "$@"', 'sh'])
+    job.kill(None, signal.SIGTERM, rows=4)
+    status, said = job.end()
+    assert status == 130 and f'toy.py: {AT_ONCE}' in said and job.rows() == 3
 
 
 def test_only_a_run_of_the_command_line_is_asked_to_stop(tmp_path, monkeypatch):
