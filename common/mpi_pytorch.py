@@ -62,8 +62,21 @@ def count_vars(module):
     return sum(p.numel() for p in module.parameters())
 
 
+def check_moments(optimizer, state_dict):
+    """Refuse a checkpoint whose moments do not have their parameters' shapes. PyTorch does not look, and its fused
+    steps would read and write beyond the end of a smaller array."""
+    saved = [index for group in state_dict['param_groups'] for index in group['params']]
+    for index, p in zip(saved, (p for group in optimizer.param_groups for p in group['params'])):
+        for key, value in state_dict['state'].get(index, {}).items():
+            if value.shape != (() if key == 'step' else p.shape):
+                raise ValueError(f'{key} of Adam has the shape {tuple(value.shape)}')
+
+
 def setup_saver(agent, logger):
     """Tell the logger what to save as the model, and the user how large it is."""
     logger.setup_pytorch_saver(agent.ac)
+    for part in vars(agent).values():
+        if isinstance(part, torch.optim.Optimizer):
+            part.register_load_state_dict_pre_hook(check_moments)
     sizes = ', '.join(f'{name}: {count_vars(net)}' for name, net in agent.ac.named_children())
     logger.log(f'Number of parameters: {sizes}')

@@ -479,6 +479,18 @@ def test_a_checkpoint_that_lacks_something(key, copied, capsys):
     resume(folder)
 
 
+@pytest.mark.parametrize('key', ['exp_avg', 'exp_avg_sq', 'step'])
+@pytest.mark.parametrize('name', ['ppo_torch', 'sac_torch'])
+def test_adam_gets_moments_of_its_parameters_shapes(name, key, copied, capsys):
+    """PyTorch does not look, and its fused step would read and write beyond the end of a smaller array."""
+    torch, folder = pytest.importorskip('torch'), copied(name)
+    saved = load_tree(folder / 'state.npz')
+    saved['states'][0]['agent']['pi_optimizer']['state'][0][key] = torch.zeros(3)
+    save_tree(folder / 'state.npz', saved)
+    assert f'damaged, or of another kind of run (ValueError: {key} of Adam has the shape (3,)' in refused(
+        capsys, resume, folder)
+
+
 def test_a_bug_in_the_first_epoch_after_resuming_can_be_found(copied, monkeypatch, capsys):
     """It cannot be told from a damaged checkpoint, and so the line says where it is."""
     folder, line = copied(), inspect.currentframe().f_lineno + 1
