@@ -46,6 +46,9 @@ SUITES = [
     ('pendulum', 'sac', 'torch tf1', 'Pendulum-v1', 20_000, 5, dict(steps_per_epoch=1000, alpha='auto')),
     ('acrobot', 'ppo trpo', 'torch', 'Acrobot-v1', 200_000, 10, {}),
     ('lunarlander', 'ppo trpo', 'torch', 'LunarLander-v3', 200_000, 5, {}),
+    ('lunarlander', 'trpo', 'torch', 'LunarLander-v3', 200_000, 5, dict(steps_per_epoch=1000)),
+    ('lunarlander', 'trpo', 'torch', 'LunarLander-v3', 200_000, 5,
+     dict(steps_per_epoch=1000, lam=0.98, damping_coeff=0.01)),
     ('processes', 'ppo', 'torch', 'CartPole-v1', 120_000, 10, dict(num_cpu=4)),
     ('processes', 'sac', 'torch', 'Pendulum-v1', 20_000, 5, dict(steps_per_epoch=1000, num_cpu=4)),
     ('mujoco_on_policy', 'ppo trpo vpg', 'torch', 'HalfCheetah-v5 Hopper-v5', 1_020_000, 5, {}),
@@ -56,7 +59,6 @@ SUITES = [
     ('mujoco_off_policy', 'td3 sac', 'torch', 'HalfCheetah-v5', 320_000, 1, {}),
 ]
 STEPS_PER_EPOCH = 4000                                  # the scripts' default
-NOT_IN_LABEL = 'steps_per_epoch', 'num_cpu'             # off-policy, the first only sets how often to test
 ON_POLICY = 'vpg', 'trpo', 'ppo'
 
 
@@ -74,7 +76,9 @@ class Run:
     data_dir: str = 'data/learning'
 
     def __post_init__(self):
-        label = [f'{key}={value}' for key, value in self.settings.items() if key not in NOT_IN_LABEL]
+        on_policy = self.script.split('_')[0] in ON_POLICY          # else steps_per_epoch only sets how often to test
+        label = [f'{key}={value}' for key, value in self.settings.items()
+                 if key != 'num_cpu' and (on_policy or key != 'steps_per_epoch')]
         self.num_cpu = self.settings.get('num_cpu', 1)
         self.label = ' '.join([self.script, *label, *([f'{self.num_cpu} processes'] if self.num_cpu > 1 else [])])
         self.epochs = self.steps // self.settings.get('steps_per_epoch', STEPS_PER_EPOCH)

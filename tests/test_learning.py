@@ -85,15 +85,15 @@ def test_runs_are_made_collected_and_skipped_once_they_are_finished(tmp_path, sm
     assert '4/4' in said and 'wrote' in said
     rows = dict(np.load(tmp_path / 'tables' / 'small.npz'))
     logged = learning.planned(arguments(tmp_path, scripts=['ppo_torch'], seeds=[0]))[0].columns()
-    ours = (rows['label'] == 'ppo_torch') & (rows['seed'] == 0)
+    ours = (rows['label'] == 'ppo_torch steps_per_epoch=200') & (rows['seed'] == 0)
     assert ours.sum() == 3 and len(rows['seed']) == 3 + 2 + 2 + 2       # seed 0 of ppo goes on to 600 steps
     for name in 'AverageEpRet', 'KL', 'ClipFrac', 'Time':
         np.testing.assert_array_equal(rows[name][ours], np.float32(logged[name]))
-    assert np.isnan(rows['ClipFrac'][rows['label'] == 'trpo_torch']).all()
+    assert np.isnan(rows['ClipFrac'][rows['label'] == 'trpo_torch steps_per_epoch=200']).all()
     facts, = json.loads((tmp_path / 'tables' / 'machines.json').read_text())['small']
     assert 'core' in facts['machine'] and facts['versions']['torch']
     text = (tmp_path / 'RESULTS.md').read_text()
-    assert '| trpo_torch | 400 | 2 |' in text and 'Not run yet' not in text
+    assert '| trpo_torch steps_per_epoch=200 | 400 | 2 |' in text and 'Not run yet' not in text
     before = (tmp_path / 'tables' / 'small.npz').read_bytes()
     learning.main(argv)                                                 # nothing is left to do
     assert ': return' not in capsys.readouterr().out
@@ -106,7 +106,7 @@ def test_stopped_it_leaves_nothing_behind_and_goes_on(tmp_path):
             'dict(steps_per_epoch=500, save_freq=1, train_v_iters=5))]; learning.main()')
     command = [sys.executable, '-c', code, '--data_dir', str(tmp_path / 'data'), '--out', str(tmp_path)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    progress = tmp_path / 'data' / 'cartpole-v1' / 'ppo_torch-save_freq-1-train_v_iters-5'
+    progress = tmp_path / 'data' / 'cartpole-v1' / 'ppo_torch-steps_per_epoch-500-save_freq-1-train_v_iters-5'
     progress = progress / f'{progress.name}_s0' / 'progress.txt'
     deadline = time.time() + 300
     while not (progress.exists() and progress.read_text().count('\n') > 4):
