@@ -271,7 +271,7 @@ def chosen_for(figure, data):
     """The runs of a figure: of a family on all environments, or those made with one process and with several."""
     if FIGURES[figure]:
         return [run for run in data if run.condition.split('_')[0] in FIGURES[figure].split()
-                and 'processes' not in run.condition]
+                and 'processes' not in run.condition and 'steps_per_epoch' not in run.condition]
     several = {(run.condition.split(' ')[0], run.env_name) for run in data if 'processes' in run.condition}
     return [run for run in data if (run.condition.split(' ')[0], run.env_name) in several
             and (' ' not in run.condition or 'processes' in run.condition)]
