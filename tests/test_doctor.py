@@ -326,6 +326,13 @@ def test_a_setting_that_is_no_number(name, value, tmp_path, capsys):
     assert f'is damaged: {name} is {value!r} there, and not a number of at least' in refused([folder], capsys)
 
 
+def test_a_table_without_values_of_q(tmp_path, capsys):
+    config, columns = RUNS['sac']
+    columns = {name: values for name, values in columns.items() if not name.startswith('AverageQ')}
+    assert 'run is damaged, or from another program (ValueError: ' in refused(
+        [write_run(tmp_path / 'run', config, columns)], capsys)
+
+
 def test_no_framework_is_imported():
     code = 'import sys, tools.doctor; assert not {"torch", "tensorflow"} & set(sys.modules)'
     subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)

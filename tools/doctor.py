@@ -275,6 +275,9 @@ def main(argv=None):
                 messages = diagnose(config, columns) or ['Nothing looks wrong.']
             except KeyError as error:
                 raise UserError(f'{folder} lacks {error}: it is damaged, or from another program') from error
+            except (TypeError, ValueError) as error:        # such as a table without any column of Q values
+                raise UserError(f'{folder} is damaged, or from another program ({type(error).__name__}: '
+                                f'{printable(error)})') from error
             for message in messages:
                 print(textwrap.fill(message, 100, initial_indent='  - ', subsequent_indent='    '))
 
