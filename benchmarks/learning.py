@@ -4,6 +4,7 @@
     python -m benchmarks.learning --suite cartpole --scripts ppo_torch ppo_tf1 --seeds 0 1 2
     python -m benchmarks.learning --list            which runs there are, which are done, how long the rest takes
     python -m benchmarks.learning --missing         only what benchmarks/tables lacks, on another machine for example
+    python -m benchmarks.learning --suite peers     other libraries' PPO and TRPO, which no other command here runs
     python -m benchmarks.learning --summary         runs nothing: writes RESULTS.md from the runs there are
     python -m benchmarks.learning --quick           do all twelve scripts learn? In less than three minutes
 
@@ -27,14 +28,15 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.contest import ENVIRONMENT, cores, machine, versions
+from benchmarks.contest import ENVIRONMENT, FOLDER, ROOT, cores, machine, versions
 from benchmarks.learning_report import read_runs, report
+from benchmarks.speed import peers_python, prepare_peers
 from common.errors import ArgumentParser, ExperimentFailed, UserError, nearest, one_line_errors
 from common.run_utils import Experiment, setup_logger_kwargs, valid_str
 from common.serialization import atomic_write
 from tools.plot import read_columns
 
-ROOT, COMMAND = Path(__file__).resolve().parents[1], 'python -m benchmarks.learning'
+COMMAND = 'python -m benchmarks.learning'
 
 # ---- What is run: short suites first. MuJoCo continues for 5 epochs beyond the steps that are compared, since results
 # there are averaged over the 11 epochs around them.
@@ -57,8 +59,13 @@ SUITES = [
     ('mujoco_off_policy', 'ddpg td3 sac', 'torch', 'HalfCheetah-v5 Hopper-v5', 120_000, 3, {}),
     ('mujoco_off_policy', 'ddpg td3 sac', 'tf1', 'HalfCheetah-v5', 120_000, 1, {}),
     ('mujoco_off_policy', 'td3 sac', 'torch', 'HalfCheetah-v5', 320_000, 1, {}),
+    ('peers', 'ppo', 'spinup', 'CartPole-v1 Acrobot-v1', 120_000, 10, {}),
+    ('peers', 'trpo', 'contrib', 'LunarLander-v3', 200_000, 5,                          # with the zoo's settings
+     dict(envs=2, n_steps=512, gae_lambda=0.98, cg_damping=0.01, learning_rate=1e-3, n_critic_updates=15)),
 ]
 STEPS_PER_EPOCH = 4000                                  # the scripts' default
+LIBRARIES = 'spinup', 'contrib'                         # Spinning Up and sb3-contrib, for the suite 'peers'
+PEERS, SPINNING_UP = FOLDER / '.peers', ROOT.parent / 'spinningup'
 ON_POLICY = 'vpg', 'trpo', 'ppo'
 
 
@@ -76,9 +83,10 @@ class Run:
     data_dir: str = 'data/learning'
 
     def __post_init__(self):
-        on_policy = self.script.split('_')[0] in ON_POLICY          # else steps_per_epoch only sets how often to test
-        label = [f'{key}={value}' for key, value in self.settings.items()
-                 if key != 'num_cpu' and (on_policy or key != 'steps_per_epoch')]
+        algo, library = self.script.split('_')
+        on_policy = algo in ON_POLICY                       # else steps_per_epoch only sets how often to test
+        label = [f'{key}={value}' for key, value in self.settings.items() if library not in LIBRARIES
+                 and key != 'num_cpu' and (on_policy or key != 'steps_per_epoch')]
         self.num_cpu = self.settings.get('num_cpu', 1)
         self.label = ' '.join([self.script, *label, *([f'{self.num_cpu} processes'] if self.num_cpu > 1 else [])])
         self.epochs = self.steps // self.settings.get('steps_per_epoch', STEPS_PER_EPOCH)
@@ -88,6 +96,11 @@ class Run:
         command = [sys.executable, str(ROOT / f'{self.script}.py'), *self.flags, '--exp_name', name,
                    '--data_dir', folder, '--resume', '--quiet']
         place = dict(setup_logger_kwargs(name, self.seed, folder), resume=True)
+        if library in LIBRARIES:                            # -E: they are not to find the packages of this environment
+            arguments = dict(self.settings, library=library, algo=algo, env=self.env, seed=self.seed,
+                             steps=self.steps, every=STEPS_PER_EPOCH, path=f'{place["output_dir"]}/progress.txt',
+                             **(dict(checkout=str(SPINNING_UP)) if library == 'spinup' else {}))
+            command = [peers_python(PEERS), '-E', str(FOLDER / 'train_peers.py'), json.dumps(arguments)]
         self.experiment = Experiment(command, kwargs, self.num_cpu, place)
 
     @property
@@ -102,6 +115,12 @@ class Run:
             return {}
         return found if len(found.get('Epoch', [])) else {}
 
+    def finished(self):
+        """Whether nothing is left to do. Other libraries' runs have no checkpoint: a table that is complete."""
+        if self.script.split('_')[1] in LIBRARIES:
+            return self.done()[0] == self.steps
+        return self.experiment.finished()
+
     def done(self):
         """Steps, and the seconds they took."""
         columns = self.columns()
@@ -112,7 +131,8 @@ class Run:
 
 
 def planned(args):
-    """The runs of SUITES that the command line selects, seed by seed, so that what is there at any time is balanced."""
+    """The runs of SUITES that the command line selects, seed by seed, so that what is there at any time is balanced.
+    Those of other libraries have to be asked for."""
     chosen = vars(args)
     runs, known = {}, dict(suite=set(), scripts=set(), envs=set())
     for order, (suite, algos, frameworks, envs, steps, seeds, settings) in enumerate(SUITES):
@@ -122,7 +142,8 @@ def planned(args):
                     row = dict(suite=suite, scripts=f'{algo}_{framework}', envs=env)
                     for key, names in known.items():
                         names.add(row[key])
-                    if all(not chosen[key] or row[key] in chosen[key] for key in row):
+                    asked_for = chosen['suite'] or chosen['scripts'] or framework not in LIBRARIES
+                    if asked_for and all(not chosen[key] or row[key] in chosen[key] for key in row):
                         for seed in range(seeds) if chosen['seeds'] is None else chosen['seeds']:
                             run = Run(suite, row['scripts'], env, steps, seed, settings, args.data_dir)
                             if run.key in runs and seed >= seeds:       # a longer row is only for its own seeds
@@ -171,7 +192,7 @@ def duration(seconds):
 
 def carry_out(runs, jobs, ended=lambda run: None):
     """Run all unfinished runs, `jobs` processes at a time. One that fails does not stop the others."""
-    waiting, running, failed = [run for run in runs if not run.experiment.finished()], [], []
+    waiting, running, failed = [run for run in runs if not run.finished()], [], []
     steps = {id(run): run.done()[0] for run in runs}
     bar = tqdm(total=sum(run.steps for run in runs), initial=sum(steps.values()), unit='step', unit_scale=True,
                disable=None, smoothing=0)
@@ -206,6 +227,15 @@ def carry_out(runs, jobs, ended=lambda run: None):
     if failed:
         logs = ', '.join(str(run.experiment.log) for run in failed)
         raise ExperimentFailed(f'{len(failed)} of {len(runs)} runs failed: see {logs}')
+
+
+def prepare_libraries(runs):
+    """What the runs of other libraries need."""
+    wanted = {run.script.split('_')[1] for run in runs}.intersection(LIBRARIES)
+    if 'spinup' in wanted and not SPINNING_UP.is_dir():
+        raise UserError(f'there is no {SPINNING_UP}: git clone https://github.com/openai/spinningup there')
+    if wanted and not prepare_peers(PEERS):
+        raise UserError('without the peers, their runs cannot be made')
 
 
 @contextlib.contextmanager
@@ -325,7 +355,8 @@ def parse_args(argv):
 
 def summarize(args):
     """Collect what there is, and write RESULTS.md."""
-    everything = planned(Namespace(**dict(vars(args), suite=None, scripts=None, envs=None, seeds=None)))
+    suites = [suite for suite, *_ in SUITES]
+    everything = planned(Namespace(**dict(vars(args), suite=suites, scripts=None, envs=None, seeds=None)))
     for suite in dict.fromkeys(run.suite for run in everything):
         collect(suite, everything, args.out, args.jobs)
     report(args.out, everything, COMMAND)
@@ -347,6 +378,7 @@ def main(argv=None):
         elif args.summary:
             summarize(args)
         else:
+            prepare_libraries(runs)
             with alone(args.data_dir):
                 try:
                     carry_out(runs, args.jobs, lambda run: collect(run.suite, runs, args.out, args.jobs))

@@ -1,5 +1,6 @@
 """The tables of benchmarks.learning, compared with what is published and written as RESULTS.md."""
 import json
+import re
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -220,14 +221,15 @@ def rows_of(label, env, runs):
 
 
 def twins_of(groups, swap):
-    """Lines of the table that compares each curve with the one that swap(label) names."""
-    for (label, env), runs in groups.items():
-        others = groups.get((swap(label), env), []) if swap(label) != label else []
+    """Lines of the table that compares each curve with those whose label is among swap(label)."""
+    pairs = [(label, other, env) for label, env in groups for other in swap(label) if other != label]
+    for label, other, env in pairs:
+        runs, others = groups[label, env], groups.get((other, env), [])
         if not others:
             continue
         shared = min(last_steps(runs), last_steps(others))
         steps = max([steps for steps, *_ in published(label, env) if .8 * shared <= steps <= shared], default=shared)
-        line = [label, swap(label), env, plot.thousands(steps)]
+        line = [label, other, env, plot.thousands(steps)]
         pairs = [[function(group, steps) for group in (runs, others)] for function in (returns_at, mean_returns)]
         if all(len(group) for pair in pairs for group in pair):
             results = [difference(*pair) for pair in pairs]
@@ -271,7 +273,7 @@ def chosen_for(figure, data):
     """The runs of a figure: of a family on all environments, or those made with one process and with several."""
     if FIGURES[figure]:
         return [run for run in data if run.condition.split('_')[0] in FIGURES[figure].split()
-                and 'processes' not in run.condition and 'steps_per_epoch' not in run.condition]
+                and run.path not in ('processes', 'peers') and 'steps_per_epoch' not in run.condition]
     several = {(run.condition.split(' ')[0], run.env_name) for run in data if 'processes' in run.condition}
     return [run for run in data if (run.condition.split(' ')[0], run.env_name) in several
             and (' ' not in run.condition or 'processes' in run.condition)]
@@ -333,8 +335,11 @@ def report(out, runs, command):
     return text
 
 
-TWINS = {'PyTorch and TensorFlow': lambda label: label.replace('_torch', '_tf1'),
-         'One process and several': lambda label: label.removesuffix(' 4 processes')}
+# Title: the labels of what a curve is compared with.
+TWINS = {'PyTorch and TensorFlow': lambda label: [label.replace('_torch', '_tf1')],
+         'One process and several': lambda label: [label.removesuffix(' 4 processes')],
+         'Other libraries, run here': lambda label: [] if 'processes' in label else [
+             re.sub('_torch.*', f'_{library}', label) for library in ('spinup', 'contrib')]}
 
 
 def how_and_where(runs, data, machines, command):

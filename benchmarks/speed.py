@@ -33,7 +33,7 @@ from tools.sections import algorithm_files
 ON_POLICY, OFF_POLICY, FRAMEWORKS = ('ppo', 'vpg', 'trpo'), ('sac', 'td3', 'ddpg'), ('torch', 'tf1')
 CARTPOLE, CHEETAH = 'CartPole-v1', 'HalfCheetah-v5'
 LIBRARIES = dict(sb3='SB3', sbx='sbx')
-PEER_PACKAGES = ['torch==2.13.0', 'stable-baselines3', 'sbx-rl', 'gymnasium[mujoco]']
+PEER_PACKAGES = ['torch==2.13.0', 'stable-baselines3', 'sbx-rl', 'sb3-contrib', 'gymnasium[mujoco,box2d]']
 ENVIRONMENT, PRODUCTS, BOUND = 'environment alone', 'matrix products alone', 'bound: both, one after the other'
 V_GRADIENTS, STEPS = 80, 4000                           # of an epoch
 
@@ -46,8 +46,9 @@ def peers_python(folder):
 
 def peers_versions(folder):
     """What is installed there, or None if it is not complete."""
-    code = ('import json, sbx, stable_baselines3, mujoco; from importlib.metadata import version; print(json.dumps({'
-            'f"{name} (peers)": version(name) for name in ["stable-baselines3", "sbx-rl", "torch", "jax"]}))')
+    code = ('import json, sbx, sb3_contrib, mujoco, Box2D, scipy; from importlib.metadata import version; '
+            'print(json.dumps({f"{name} (peers)": version(name) for name in ["stable-baselines3", "sb3-contrib", '
+            '"sbx-rl", "torch", "jax"]}))')
     try:
         run = subprocess.run([peers_python(folder), '-c', code], capture_output=True, text=True)
         return json.loads(run.stdout) if run.returncode == 0 else None

@@ -65,6 +65,69 @@ def test_choosing_a_part_and_mistakes(tmp_path):
             learning.parse_args(argv)
 
 
+def test_other_libraries_are_run_when_they_are_asked_for(tmp_path, monkeypatch):
+    assert not {run.script for run in learning.planned(arguments(tmp_path))} & {'ppo_spinup', 'trpo_contrib'}
+    first, *_, last = runs = learning.planned(arguments(tmp_path, suite=['peers']))
+    assert runs[:2] == learning.planned(arguments(tmp_path, scripts=['ppo_spinup'], seeds=[0]))
+    assert (first.label, last.label) == ('ppo_spinup', 'ppo_spinup') and len(runs) == 25
+    write_run(first, [20.] * 29)
+    assert not first.finished()
+    write_run(first, [20.] * 30)
+    assert first.finished() and not last.finished()
+    monkeypatch.setattr(learning, 'SPINNING_UP', tmp_path / 'spinningup')
+    with pytest.raises(UserError, match='git clone'):
+        learning.prepare_libraries(runs)
+
+
+SPINNING_UP_PPO = """
+import gym, numpy as np, torch
+import spinup.algos.pytorch.ppo.core as core
+from spinup.utils.logx import EpochLogger
+from spinup.utils.mpi_pytorch import setup_pytorch_for_mpi, sync_params, mpi_avg_grads
+from spinup.utils.mpi_tools import mpi_fork, mpi_avg, proc_id, mpi_statistics_scalar, num_procs
+
+def ppo(env_fn, seed=0, steps_per_epoch=4000, epochs=50, logger_kwargs=dict()):
+    setup_pytorch_for_mpi()
+    logger = EpochLogger(**logger_kwargs)
+    logger.save_config(locals())
+    assert (seed, proc_id(), num_procs(), mpi_avg(0.5)) == (3, 0, 1, 0.5)
+    assert mpi_statistics_scalar(np.array([1., 3.])) == (2, 1)
+    env = env_fn()
+    obs, length = env.reset(), 0
+    assert obs.shape == env.observation_space.shape and isinstance(env.action_space, gym.spaces.Discrete)
+    for t in range(epochs * steps_per_epoch):
+        obs, rew, done, _ = env.step(core.choose(obs))
+        length += 1
+        logger.store(EpLen=length)
+        if done:
+            print(t + 1, length)
+            env.reset()
+            length = 0
+"""
+
+
+def test_what_another_library_trains_is_in_a_table(tmp_path):
+    """A checkout of Spinning Up whose package cannot be imported, as on current versions of what it needs."""
+    folder = tmp_path / 'checkout' / 'spinup' / 'algos' / 'pytorch' / 'ppo'
+    folder.mkdir(parents=True)
+    (tmp_path / 'checkout' / 'spinup' / '__init__.py').write_text('import tensorflow.contrib')
+    (folder / 'core.py').write_text('from gym.spaces import Box, Discrete\nchoose = lambda obs: int(obs[2] > 0)')
+    (folder / 'ppo.py').write_text(SPINNING_UP_PPO)
+    given = dict(library='spinup', algo='ppo', env='CartPole-v1', steps=400, every=40, seed=3,
+                 path=str(tmp_path / 'progress.txt'), checkout=str(tmp_path / 'checkout'))
+    done = subprocess.run([sys.executable, '-E', ROOT / 'benchmarks' / 'train_peers.py', json.dumps(given)],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    episodes = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]      # the step of its end, length
+    columns = learning.read_columns(tmp_path / 'progress.txt')
+    assert columns['TotalEnvInteracts'].tolist() == list(range(40, 401, 40))
+    means = [np.mean([length for end, length in episodes if steps - 40 < end <= steps] or [np.nan])
+             for steps in columns['TotalEnvInteracts']]
+    assert np.isnan(means).any() and len(episodes) > 5              # an epoch without an episode's end is an empty cell
+    np.testing.assert_allclose(columns['AverageEpRet'], means)
+    np.testing.assert_allclose(columns['EpLen'], means)
+
+
 def test_time_left_is_by_what_was_measured(tmp_path):
     one, two = learning.planned(arguments(tmp_path, scripts=['ppo_torch'], suite=['cartpole'], seeds=[0, 1]))
     write_run(one, [20.] * 15, seconds=8)                               # 60k of 120k steps in 120 s
@@ -225,14 +288,15 @@ def test_published_figures_belong_to_what_is_run(tmp_path):
 def test_the_report_of_partial_results(tmp_path):
     """Numbers by hand in its tables, twins and processes beside each other, what has not run by name."""
     runs = learning.planned(arguments(tmp_path))
-    wanted = {'ppo_torch': 5, 'ppo_tf1': 3, 'ppo_torch 4 processes': 2}
+    runs += learning.planned(arguments(tmp_path, suite=['peers'], envs=['CartPole-v1']))
+    wanted = {'ppo_torch': 5, 'ppo_tf1': 3, 'ppo_torch 4 processes': 2, 'ppo_spinup': 4}
     rng = np.random.default_rng(0)
     for run in runs:
         if run.env == 'CartPole-v1' and run.seed < wanted.get(run.label, 0):
             write_run(run, np.append(rng.uniform(100, 300, 24), [10. * run.seed] * 6))
         if run.key == ('sac_torch', 'Hopper-v5', 0):
             write_run(run, [1164.] * 30, 'AverageTestEpRet')
-    for suite in 'cartpole', 'processes', 'mujoco_off_policy':
+    for suite in 'cartpole', 'processes', 'mujoco_off_policy', 'peers':
         learning.collect(suite, runs, tmp_path, 2)
     text = learning_report.report(tmp_path, runs, learning.COMMAND)
     assert text == (tmp_path / 'RESULTS.md').read_text()
@@ -241,6 +305,8 @@ def test_the_report_of_partial_results(tmp_path):
     assert '| sac_torch | 100k | 1 | 1164 | 1164 | 1164 ± 301 | Spinning Up (10 seeds) | within |' in text
     assert '| ppo_torch | ppo_tf1 | CartPole-v1 | 100k | 5 and 3 | 10 [' in text
     assert '| ppo_torch 4 processes | ppo_torch | CartPole-v1 | 100k | 2 and 5 | -15 [' in text
+    assert '| ppo_torch | ppo_spinup | CartPole-v1 | 100k | 5 and 4 | 5.0 [' in text
+    assert '| ppo_spinup | 100k | 4 | 15 [' in text and '| 500 | SB3 zoo |' in text
     assert '- vpg_torch, CartPole-v1: seeds 0 1 2 3 4 5 6 7 8 9\n' in text
     assert '- ppo_tf1, CartPole-v1: seeds 3 4 5 6 7 8 9\n' in text
     for name in learning_report.FIGURES:
