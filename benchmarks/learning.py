@@ -1,10 +1,10 @@
 """Learning results that anyone can reproduce, compared with published ones.
 
-    python -m benchmarks.learning                   everything in SUITES below
+    python -m benchmarks.learning                   everything in SUITES below but for other libraries
     python -m benchmarks.learning --suite cartpole --scripts ppo_torch ppo_tf1 --seeds 0 1 2
     python -m benchmarks.learning --list            which runs there are, which are done, how long the rest takes
     python -m benchmarks.learning --missing         only what benchmarks/tables lacks, on another machine for example
-    python -m benchmarks.learning --suite peers     other libraries' PPO and TRPO, which no other command here runs
+    python -m benchmarks.learning --suite peers     other libraries' PPO and TRPO
     python -m benchmarks.learning --summary         runs nothing: writes RESULTS.md from the runs there are
     python -m benchmarks.learning --quick           do all twelve scripts learn? In less than three minutes
 
@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from benchmarks.contest import ENVIRONMENT, FOLDER, ROOT, cores, machine, versions
 from benchmarks.learning_report import read_runs, report
-from benchmarks.speed import peers_python, prepare_peers
+from benchmarks.speed import peers_python, peers_versions, prepare_peers
 from common.errors import ArgumentParser, ExperimentFailed, UserError, nearest, one_line_errors
 from common.run_utils import Experiment, setup_logger_kwargs, valid_str
 from common.serialization import atomic_write
@@ -47,6 +47,8 @@ SUITES = [
     ('pendulum', 'ddpg td3 sac', 'torch tf1', 'Pendulum-v1', 20_000, 5, dict(steps_per_epoch=1000)),
     ('pendulum', 'sac', 'torch tf1', 'Pendulum-v1', 20_000, 5, dict(steps_per_epoch=1000, alpha='auto')),
     ('acrobot', 'ppo trpo', 'torch', 'Acrobot-v1', 200_000, 10, {}),
+    ('acrobot', 'ppo', 'torch', 'Acrobot-v1', 120_000, 10,
+     dict(max_ep_len=2000, env_kwargs=dict(max_episode_steps=2000))),
     ('lunarlander', 'ppo trpo', 'torch', 'LunarLander-v3', 200_000, 5, {}),
     ('lunarlander', 'trpo', 'torch', 'LunarLander-v3', 200_000, 5, dict(steps_per_epoch=1000)),
     ('lunarlander', 'trpo', 'torch', 'LunarLander-v3', 200_000, 5,
@@ -86,7 +88,7 @@ class Run:
         algo, library = self.script.split('_')
         on_policy = algo in ON_POLICY                       # else steps_per_epoch only sets how often to test
         label = [f'{key}={value}' for key, value in self.settings.items() if library not in LIBRARIES
-                 and key != 'num_cpu' and (on_policy or key != 'steps_per_epoch')]
+                 and key not in ('num_cpu', 'env_kwargs') and (on_policy or key != 'steps_per_epoch')]
         self.num_cpu = self.settings.get('num_cpu', 1)
         self.label = ' '.join([self.script, *label, *([f'{self.num_cpu} processes'] if self.num_cpu > 1 else [])])
         self.epochs = self.steps // self.settings.get('steps_per_epoch', STEPS_PER_EPOCH)
@@ -252,7 +254,7 @@ def alone(data_dir):
 
 # ---- Tables of rows
 
-def collect(suite, runs, out, jobs):
+def collect(suite, runs, out):
     """Put what a suite's runs have logged into its table, unless that has more; and beside it, what they ran on."""
     path = out / 'tables' / f'{suite}.npz'
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -274,7 +276,7 @@ def collect(suite, runs, out, jobs):
                                      for key, columns in found.items()]).astype(np.float32)
     with atomic_write(path) as file:
         np.savez_compressed(file, **rows)
-    facts = dict(machine=machine(), versions=versions(), jobs=jobs)
+    facts = dict(machine=machine(), versions=peers_versions(PEERS) if suite == 'peers' else versions())
     path = out / 'tables' / 'machines.json'
     machines = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
     machines[suite] = [other for other in machines.get(suite, []) if {**other, 'date': 0} != {**facts, 'date': 0}]
@@ -358,7 +360,7 @@ def summarize(args):
     suites = [suite for suite, *_ in SUITES]
     everything = planned(Namespace(**dict(vars(args), suite=suites, scripts=None, envs=None, seeds=None)))
     for suite in dict.fromkeys(run.suite for run in everything):
-        collect(suite, everything, args.out, args.jobs)
+        collect(suite, everything, args.out)
     report(args.out, everything, COMMAND)
     print(f'wrote {args.out / "RESULTS.md"}')
 
@@ -381,7 +383,7 @@ def main(argv=None):
             prepare_libraries(runs)
             with alone(args.data_dir):
                 try:
-                    carry_out(runs, args.jobs, lambda run: collect(run.suite, runs, args.out, args.jobs))
+                    carry_out(runs, args.jobs, lambda run: collect(run.suite, runs, args.out))
                 finally:
                     summarize(args)
 

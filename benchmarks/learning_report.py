@@ -9,7 +9,8 @@ from benchmarks.contest import table
 from common.serialization import atomic_write
 from tools import plot
 
-SMOOTH = {'HalfCheetah-v5': 11, 'Hopper-v5': 11, 'Walker2d-v4': 11, 'Pendulum-v1': 5}       # epochs; elsewhere none
+SMOOTH = {'HalfCheetah-v5': 44_000, 'Hopper-v5': 44_000, 'Walker2d-v4': 44_000, 'LunarLander-v3': 44_000,
+          'Pendulum-v1': 5_000}                                                             # steps; elsewhere none
 LEARNED = {'CartPole-v1': 475, 'Acrobot-v1': -100, 'LunarLander-v3': 200,                   # gymnasium's own, and
            'Pendulum-v1': -200}                                                             # ours
 FIGURES = dict(on_policy='vpg trpo ppo', off_policy='ddpg td3 sac', processes='')           # algorithms in each
@@ -39,59 +40,76 @@ PUBLISHED = {
         ('sac', 'Pendulum-v1'): {20*K: (-157, None)}, ('trpo', 'LunarLander-v3'): {200*K: (133, None)}}}
 SOURCES = """\
 - Spinning Up: the curves in openai/spinningup, `docs/images/plots`, mean and standard deviation over 10 seeds, averaged
-  over 11 epochs; TRPO from its TensorFlow code, the others from PyTorch, on older versions of the environments.
-  HalfCheetah-v5 has the same reward, Hopper-v5 differs in the bonus of the terminal step, Walker2d is compared as -v4.
-- Spinning Up, rerun: its PPO on CartPole-v1, approximately.
+  over 11 epochs; TRPO from its TensorFlow code, whose on-policy curves start lower, the others from PyTorch; on older
+  versions of the environments. HalfCheetah-v5 has the same reward, Hopper-v5 differs in the bonus of the terminal step,
+  Walker2d is compared as -v4.
+- Spinning Up, rerun: its PPO on CartPole-v1, read off a few runs.
 - CleanRL: its documentation, training return on -v4; its PPO normalises observations and rewards, ours does not.
 - SB3 zoo: the benchmark table of RL Baselines3 Zoo: one trained agent each, with tuned settings, evaluated without
-  exploration, whereas on-policy rows here have the training return, with exploration."""
+  exploration, whereas on-policy rows here have the training return, with exploration; LunarLander is v2 there.
+- ppo_spinup, trpo_contrib: trained here, by `train_peers.py`. The first is Spinning Up's PyTorch code as it stands
+  (commit 2092113), with its defaults; it takes a time limit for a termination, as was usual with gym, and drops the
+  episode that the end of an epoch cuts. The second is sb3-contrib's TRPO, with the zoo's settings for LunarLander."""
 
 
 # ---- What the tables do not explain
 
 CARTPOLE = """
-**PPO at 60k steps**: the published figure says that 500 is reached by then, and our runs get there at about that time,
-too; at 60k itself, the return of a policy that has only just learned still fluctuates. Thousands of steps until 475 is
-first reached, seed by seed:
+Thousands of steps until PPO first reaches 475, seed by seed; at 60k, the return of a policy that has only just learned
+still fluctuates, in Spinning Up's own code, too:
 
 {rows}"""
+PENDULUM = """
+Most of the spread over seeds is that of the initial states of their test episodes, which a seed has in common in all
+scripts: compare the columns of the seeds.
+"""
 ACROBOT = """
 **Seeds that stay at -500** have never seen a success. Every step costs 1 until the goal is reached, so before the first
-success all returns are equal and the advantages are noise; the policy drifts, and its entropy falls. Uniformly random
-actions reach the goal in 1 of 200 episodes, so it is a matter of luck whether a run starts to learn. Epoch of the first
-success, seed by seed:
+success all returns are equal and the advantages are noise. Uniformly random actions reach the goal in 1 of 57 episodes
+of 500 steps: a policy that stayed random would see it soon, but one that drifts first, and loses entropy, may never see
+it. Spinning Up's own code has such seeds, too. Epoch of the first success, seed by seed:
 
 {rows}
-An experiment: in episodes of 2000 steps, where successes are less rare, seed 1 of ppo_torch, which never starts to
-learn otherwise, is at -98 after 88k steps and at -85 after 184k:
-
-    python ppo_torch.py --env Acrobot-v1 --seed 1 --env_kwargs "{{'max_episode_steps': 2000}}" --max_ep_len 2000
+An experiment: in episodes of 2000 steps, where random actions are successful in 6 of 10, {learned} seeds of PPO learn
+(`max_ep_len=2000`, with `--env_kwargs "{{'max_episode_steps': 2000}}"`).
 """
 LUNARLANDER = """
-**TRPO at 200k steps**: the published figure is that of one agent, trained with settings tuned for this environment:
-1024 steps between updates, lam=0.98 and damping_coeff=0.01 among them. With about these, our seeds differ by more than
-100 from one another, as they do with the defaults. Where episodes are close to 1000 steps long, the time limit, the
-lander has learned to hover and not to land. Mean length of an episode at the end, seed by seed:
+**TRPO at 200k steps**: the published figure is one agent's, with settings tuned for this environment, evaluated without
+exploration. sb3-contrib's own TRPO, trained here with these settings (`trpo_contrib`), is where ours is: see [other
+libraries](#other-libraries-run-here). Agents of both learn to hover before they learn to land, so that their episodes
+last for up to 1000 steps, the time limit. Mean length of an episode in the last 20k steps, seed by seed:
 
 {rows}"""
 
 
 def explained(env, groups):
     """The text below the table of an environment."""
-    def first(scripts, there, column, unit=1):
-        """Script by script and seed by seed: a column's value in the first epoch in which there(columns) holds."""
-        found = {label: [run.columns[column][there(run.columns)][:1] / unit for run in runs]
-                 for (label, other), runs in groups.items() if other == env and label in scripts}
-        return ''.join(f'- {label}: {" ".join(f"{x[0]:.0f}" if len(x) else "never" for x in seeds)}\n'
-                       for label, seeds in found.items())
+    def by_seed(labels, value):
+        """Curve by curve and seed by seed: value(columns), None for never."""
+        found = {label: [value(run.columns) for run in runs] for (label, other), runs in groups.items()
+                 if other == env and label in labels}
+        return ''.join(f'- {label}: {" ".join("never" if x is None else f"{x:.0f}" for x in values)}\n'
+                       for label, values in found.items())
+
+    def first(there, column, unit=1):
+        """A column's value in the first epoch in which there(columns) holds."""
+        return lambda run: next(iter(run[column][there(run)] / unit), None)
+
     if env == 'CartPole-v1':
-        return CARTPOLE.format(rows=first(['ppo_torch', 'ppo_tf1'], lambda run: run['Performance'] >= 475,
-                                          'TotalEnvInteracts', 1000))
-    if env == 'LunarLander-v3':
-        return LUNARLANDER.format(rows=first([label for label, _ in groups if 'trpo' in label],
-                                             lambda run: run['Epoch'] == run['Epoch'].max(), 'EpLen'))
+        reached = first(lambda run: run['Performance'] >= 475, 'TotalEnvInteracts', 1000)
+        return CARTPOLE.format(rows=by_seed(['ppo_torch', 'ppo_tf1', 'ppo_spinup'], reached))
+    if env == 'Pendulum-v1':
+        return PENDULUM
     if env == 'Acrobot-v1':
-        return ACROBOT.format(rows=first(['ppo_torch', 'trpo_torch'], lambda run: run['MaxEpRet'] > -500, 'Epoch'))
+        success = first(lambda run: run['MaxEpRet'] > -500, 'Epoch')
+        longer = [run.columns for run in groups.get(('ppo_torch max_ep_len=2000', env), [])]
+        learned = sum(run['Performance'][-1] > -200 for run in longer)
+        return ACROBOT.format(rows=by_seed(['ppo_torch', 'trpo_torch', 'ppo_spinup'], success),
+                              learned=f'{learned} of {len(longer)}')
+    if env == 'LunarLander-v3':
+        def last_lengths(run):
+            return np.nanmean(run['EpLen'][run['TotalEnvInteracts'] > run['TotalEnvInteracts'].max() - 20_000])
+        return LUNARLANDER.format(rows=by_seed([label for label, _ in groups if 'trpo' in label], last_lengths))
     return ''
 
 
@@ -121,25 +139,29 @@ def read_tables(out, suites):
 
 # ---- Statistics
 
-IQM = plot.ESTIMATORS['iqm']
+IQM, PAIRED_FROM = plot.ESTIMATORS['iqm'], 5
+
+
+def window(run):
+    """The epochs that make the steps of SMOOTH."""
+    return round(SMOOTH.get(run.env_name, 0) / run.columns['TotalEnvInteracts'][0]) or 1
 
 
 def curves_to(runs, steps, smooth):
-    """(x, y) of each run that got this far, averaged over `smooth` epochs."""
-    found = [plot.run_curve(run, 'TotalEnvInteracts', 'Performance', smooth) for run in runs
-             if run.columns['TotalEnvInteracts'].max() >= steps]
-    return [curve for curve in found if curve]
+    """{seed: (x, y)} of the runs that got this far, with the average over smooth(run) epochs around each."""
+    found = {run.seed: plot.run_curve(run, 'TotalEnvInteracts', 'Performance', smooth(run)) for run in runs
+             if run.columns['TotalEnvInteracts'].max() >= steps}
+    return {seed: curve for seed, curve in found.items() if curve}
 
 
 def returns_at(runs, steps):
-    """Return of each run that got this far, averaged over the epochs of SMOOTH around it; seed by seed."""
-    smooth = SMOOTH.get(runs[0].env_name, 1)
-    return np.array([np.interp(steps, x, y) for x, y in curves_to(runs, steps, smooth)])
+    """{seed: return} of the runs that got this far, averaged over the steps of SMOOTH around it."""
+    return {seed: np.interp(steps, x, y) for seed, (x, y) in curves_to(runs, steps, window).items()}
 
 
 def mean_returns(runs, steps):
-    """The mean of the curve up to these steps, of each run that got this far: it says how fast the run learned."""
-    return np.array([y[x <= steps].mean() for x, y in curves_to(runs, steps, 1)])
+    """{seed: mean of the curve up to these steps} of the runs that got this far: it says how fast they learned."""
+    return {seed: y[x <= steps].mean() for seed, (x, y) in curves_to(runs, steps, lambda run: 1).items()}
 
 
 def iqm_interval(values):
@@ -148,31 +170,39 @@ def iqm_interval(values):
     return IQM(values), *np.ravel([low, high])
 
 
-def difference(ours, theirs):
-    """Difference of interquartile means and its 95 % interval: each group resampled by itself (a stratified bootstrap),
-    or with few seeds Student's t with one variance for both, which also serves where one of them is a single seed."""
-    centre, few = IQM(ours) - IQM(theirs), min(len(ours), len(theirs)) < plot.T_BELOW[IQM]
-    if not few:
-        rng = np.random.default_rng(0)
-        resampled = [IQM(group[rng.integers(len(group), size=(len(group), 10_000))]) for group in (ours, theirs)]
-        return centre, *np.percentile(np.subtract(*resampled), [2.5, 97.5])
+def difference(ours, theirs, paired=False):
+    """Difference of two {seed: value} and its 95 % interval. Paired, with enough seeds in common: the interquartile
+    mean of the differences seed by seed. Else: that of the interquartile means, by Student's t with one variance for
+    both, which also serves where one of them is a single seed."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    if paired and len(seeds) >= PAIRED_FROM:
+        return iqm_interval(np.array([ours[seed] - theirs[seed] for seed in seeds]))
+    ours, theirs = [np.array(list(group.values())) for group in (ours, theirs)]
+    centre = IQM(ours) - IQM(theirs)
     (n, squares), (m, more_squares) = [plot.kept_and_squares(group, IQM) for group in (ours, theirs)]
     if n + m < 3:
         return centre, np.nan, np.nan
-    half = plot.T_975[n + m - 3] * np.sqrt((squares + more_squares) / (n + m - 2) * (1 / n + 1 / m))
+    half = t_975(n + m - 2) * np.sqrt((squares + more_squares) / (n + m - 2) * (1 / n + 1 / m))
     return centre, centre - half, centre + half
 
 
-def verdict(centre, low, high, mean, deviation):
-    """Where an interquartile mean lies relative to the published mean ± deviation; or, for a figure without one,
-    whether the interval contains that figure."""
+def t_975(freedom):
+    return plot.T_975[min(freedom, len(plot.T_975)) - 1]
+
+
+def verdict(values, mean, deviation):
+    """Where an interquartile mean lies relative to the published mean ± deviation; or, where the published figure is
+    one agent's, where that agent lies relative to the 95 % prediction interval of one more seed."""
+    (centre, low, high), n = iqm_interval(values), len(values)
     if deviation is None:
-        low, high = (centre, centre) if np.isnan(low) else (low, high)
-        return 'within' if low <= mean <= high else 'above' if centre > mean else 'below'
+        if n == 1:
+            return 'one seed each'
+        half = t_975(n - 1) * values.std(ddof=1) * np.sqrt(1 + 1 / n)
+        return 'within' if abs(values.mean() - mean) <= half else 'above' if values.mean() > mean else 'below'
     if abs(centre - mean) <= deviation:
         return 'within'
     side, touches = ('above', low <= mean + deviation) if centre > mean else ('below', high >= mean - deviation)
-    return f'{side}, but its interval overlaps' if touches else side
+    return f'{side}, intervals overlap' if touches else side
 
 
 def published(label, env):
@@ -211,16 +241,17 @@ def rows_of(label, env, runs):
     if end > 1.25 * max([steps for steps, *_ in figures], default=0):
         figures.append((end, None, None, None))
     for steps, source, mean, deviation in figures:
-        values = returns_at(runs, steps)
+        values = np.array(list(returns_at(runs, steps).values()))
         result, limit = iqm_interval(values), LEARNED.get(env)
         learned = '' if limit is None else f'{(values >= limit).sum()} of {len(values)}'
         each = ' '.join(number(value) for value in values) if steps == figures[-1][0] else ''
         theirs = '' if source is None else number(mean) + ('' if deviation is None else f' ± {number(deviation)}')
+        itself = source is None or 'spinup' in label and 'Spinning Up' in source
         yield [label, plot.thousands(steps), len(values), with_interval(*result), each, learned, theirs, source or '',
-               '' if source is None else verdict(*result, mean, deviation)]
+               '' if itself else verdict(values, mean, deviation)]
 
 
-def twins_of(groups, swap):
+def twins_of(groups, swap, paired):
     """Lines of the table that compares each curve with those whose label is among swap(label)."""
     pairs = [(label, other, env) for label, env in groups for other in swap(label) if other != label]
     for label, other, env in pairs:
@@ -232,11 +263,11 @@ def twins_of(groups, swap):
         line = [label, other, env, plot.thousands(steps)]
         pairs = [[function(group, steps) for group in (runs, others)] for function in (returns_at, mean_returns)]
         if all(len(group) for pair in pairs for group in pair):
-            results = [difference(*pair) for pair in pairs]
-            same = ['one seed each' if np.isnan(low) else 'yes' if low <= 0 <= high else 'no'
-                    for _, low, high in results]
+            results = [difference(*pair, paired) for pair in pairs]
+            equal = ['one seed each' if np.isnan(low) else 'yes' if low <= 0 <= high else 'no'
+                     for _, low, high in results]
             yield [*line, ' and '.join(str(len(group)) for group in pairs[0]), *map(with_interval, *zip(*results)),
-                   same[0] if len(set(same)) == 1 else ' / '.join(same)]
+                   equal[0] if len(set(equal)) == 1 else ' / '.join(equal)]
 
 
 def draw(name, data, path):
@@ -248,7 +279,7 @@ def draw(name, data, path):
         figure.set_size_inches(max(5.6, 4.4 * columns), 3.4 * rows)
         for i, env in enumerate(envs):
             ax, here = figure.add_subplot(rows, columns, i + 1), [run for run in data if run.env_name == env]
-            drawn = plot.plot_data(here, smooth=SMOOTH.get(env, 1), estimator='iqm', ax=ax, labels=labels)
+            drawn = plot.plot_data(here, smooth=window(here[0]), estimator='iqm', ax=ax, labels=labels)
             numbers.update(n for *_, seeds in drawn.values() for n in seeds if n > 1)
             heights = [centre for _, centre, *_ in drawn.values()]
             for label in drawn:
@@ -273,7 +304,8 @@ def chosen_for(figure, data):
     """The runs of a figure: of a family on all environments, or those made with one process and with several."""
     if FIGURES[figure]:
         return [run for run in data if run.condition.split('_')[0] in FIGURES[figure].split()
-                and run.path not in ('processes', 'peers') and 'steps_per_epoch' not in run.condition]
+                and run.path not in ('processes', 'peers')
+                and not re.search('steps_per_epoch|max_ep_len', run.condition)]
     several = {(run.condition.split(' ')[0], run.env_name) for run in data if 'processes' in run.condition}
     return [run for run in data if (run.condition.split(' ')[0], run.env_name) in several
             and (' ' not in run.condition or 'processes' in run.condition)]
@@ -283,18 +315,22 @@ INTRO = """\
 # Learning results
 
 Written by `{command} --summary` from the logged rows of all runs, in [tables/](tables). Each run is a
-command line of its script with default settings, except for those after its name; every seed that ran is included.
+command line of its script, with default settings except for those after its name, for its number of epochs, and on
+Pendulum-v1 for a test after every 1000 steps. Every seed that ran is included.
 
 - **Return**: on-policy, of the training episodes of an epoch (`AverageEpRet`); off-policy, of 10 test episodes without
-  exploration (`AverageTestEpRet`). Each run is averaged over the epochs around a step count: 11 epochs for MuJoCo, as
-  in Spinning Up's published curves; 5, of 1000 steps each, on Pendulum-v1; elsewhere there is no smoothing.
+  exploration (`AverageTestEpRet`). Each run is averaged over the epochs around a step count, or those that there are
+  at its end: 11 epochs of 4000 steps for MuJoCo, as in Spinning Up's published curves, and for LunarLander; 5 of 1000
+  steps on Pendulum-v1; elsewhere there is no smoothing.
 - **Interval**: interquartile mean over seeds (with fewer than four seeds, the mean) and its 95 % interval. With 8 seeds
-  or more, the interval is a bootstrap over seeds, as in rliable. With fewer, that would be too narrow (with 5 it covers
-  the true value 90 times in 100, with 3 it does 76 times), so Student's t for trimmed means is used instead (Tukey and
+  or more, the interval is a bootstrap over seeds, as in rliable, which covers the true value about 92 times in 100.
+  With fewer seeds it does so less often (76 times with 3), so Student's t for trimmed means is used instead (Tukey and
   McLaughlin, 1963).
-- **Verdict**: whether the interquartile mean is within one standard deviation of the published mean, above or below it;
-  where no deviation is published, whether the interval contains the published figure.
-- **Learned**: seeds that reach {learned}.
+- **Verdict**: whether the interquartile mean is within one standard deviation of the published mean, above or below it,
+  and if not, whether its interval overlaps with theirs. An equal algorithm is outside by chance in one row of eight
+  with 5 seeds, in one of five with 3. Where the published figure is one agent's, without a deviation: whether that
+  agent is within the 95 % prediction interval of one more of our seeds.
+- **Learned**: seeds whose return at that step count is at least {learned}.
 """
 
 
@@ -320,13 +356,12 @@ def report(out, runs, command):
         empty = [i for i in range(len(header)) if i and not any(line[i] for line in lines)]
         rows = [[cell for i, cell in enumerate(line) if i not in empty] for line in [header, *lines]]
         parts.append(f'## {env}\n\n{table(rows[0], rows[1:])}{explained(env, single)}')
-    header = ['', 'compared with', '', 'steps', 'seeds', 'difference there', 'difference of curve means', 'same']
-    for title, swap in TWINS.items():
-        lines = list(twins_of(groups, swap))
+    header = ['', 'compared with', '', 'steps', 'seeds', 'difference there', 'difference of curve means', '0 in both']
+    for title, compared in TWINS.items():
+        lines = list(twins_of(groups, *compared))
         if lines:
-            same = sum(line[-1] == 'yes' for line in lines)
-            parts.append(f'## {title}\n\nDifferences between interquartile means with 95 % intervals, of which one in '
-                         f'twenty misses 0 by chance. {same} of {len(lines)} rows have 0 in both.\n\n'
+            equal = sum(line[-1] == 'yes' for line in lines)
+            parts.append(f'## {title}\n\n{COMPARED}\n{equal} of {len(lines)} rows have 0 in both intervals.\n\n'
                          f'{table(header, lines)}')
     parts += [f'## Where the published figures come from\n\n{SOURCES}\n', how_and_where(runs, data, machines, command)]
     text = '\n'.join(parts)
@@ -335,11 +370,16 @@ def report(out, runs, command):
     return text
 
 
-# Title: the labels of what a curve is compared with.
-TWINS = {'PyTorch and TensorFlow': lambda label: [label.replace('_torch', '_tf1')],
-         'One process and several': lambda label: [label.removesuffix(' 4 processes')],
-         'Other libraries, run here': lambda label: [] if 'processes' in label else [
-             re.sub('_torch.*', f'_{library}', label) for library in ('spinup', 'contrib')]}
+COMPARED = f"""\
+Differences between interquartile means, with 95 % intervals. Twins begin equal with one seed and stay similar for a
+while, so with {PAIRED_FROM} seeds or more it is the interquartile mean of their differences seed by seed. Where nothing
+differs, one interval in twenty misses 0 by chance, and about one row in ten has such an interval. The mean of a curve,
+up to that step count, says how fast it rose."""
+# Title: the labels of what a curve is compared with, and whether they are its twins.
+TWINS = {'PyTorch and TensorFlow': (lambda label: [label.replace('_torch', '_tf1')], True),
+         'One process and several': (lambda label: [label.removesuffix(' 4 processes')], False),
+         'Other libraries, run here': (lambda label: [] if 'processes' in label else [
+             re.sub('_torch.*', f'_{library}', label) for library in ('spinup', 'contrib')], False)}
 
 
 def how_and_where(runs, data, machines, command):
@@ -348,8 +388,7 @@ def how_and_where(runs, data, machines, command):
     lines, missing = [], []
     for suite in dict.fromkeys(run.suite for run in runs):
         there = [run for run in data if run.path == suite]
-        on = '; '.join(f'{facts["machine"]}, {facts["jobs"]} at a time, {facts["date"]}'
-                       for facts in machines.get(suite, []))
+        on = '; '.join(f'{facts["machine"]}, {facts["date"]}' for facts in machines.get(suite, []))
         seconds = sum(run.columns['Time'].max() for run in there)
         lines.append([f'`{command} --suite {suite}`', len(there), f'{seconds / 3600:.1f} h', on])
         for label, env in dict.fromkeys((run.label, run.env) for run in runs if run.suite == suite):
@@ -365,8 +404,9 @@ def how_and_where(runs, data, machines, command):
     software = '; '.join(', '.join(f'{name} {version}' for name, version in found.items()) for found in used.values())
     example = next((run for run in runs if run.settings), runs[0])
     return ('## How to reproduce it, what it ran on, and how long it took\n\n'
-            f'`{command}` runs everything, and continues where it was stopped; with\n'
-            '`--scripts`, `--envs` and `--seeds`, it runs a part. A run is a command such as\n\n'
+            f'`{command}` runs all but the other libraries, and continues where it\n'
+            'was stopped; with `--suite`, `--scripts`, `--envs` and `--seeds`, it runs a part. A run is a command such '
+            'as\n\n'
             f'    python {example.script}.py {" ".join(example.flags)}\n\n'
             + table(['', 'runs', 'time of all runs', 'on'], lines) + f'\nSoftware: {software}.\n\n'
             'The times say how long to wait, not how fast the scripts are (for that see [speed.md](speed.md)): the\n'

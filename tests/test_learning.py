@@ -8,10 +8,11 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
-from benchmarks import learning, learning_report
+from benchmarks import learning, learning_report, train_peers
 from common.errors import ExperimentFailed, UserError
 from tools import plot
 
@@ -128,6 +129,20 @@ def test_what_another_library_trains_is_in_a_table(tmp_path):
     np.testing.assert_allclose(columns['EpLen'], means)
 
 
+def test_environments_that_are_stepped_in_turn_share_a_table(tmp_path):
+    table = train_peers.Table(tmp_path / 'progress.txt', every=4)
+    envs = [train_peers.Logged(gym.make('CartPole-v1', max_episode_steps=length), table) for length in (3, 5)]
+    for t in range(6):                                      # the first ends after its steps 3 and 6, the other after 5
+        for env in envs:
+            if t % env.spec.max_episode_steps == 0:
+                env.reset(seed=0)
+            env.step(t % 2)
+    columns = learning.read_columns(tmp_path / 'progress.txt')
+    assert columns['TotalEnvInteracts'].tolist() == [4, 8, 12]
+    np.testing.assert_array_equal(columns['AverageEpRet'], [np.nan, 3, 4])
+    np.testing.assert_array_equal(columns['MaxEpRet'], [np.nan, 3, 5])
+
+
 def test_time_left_is_by_what_was_measured(tmp_path):
     one, two = learning.planned(arguments(tmp_path, scripts=['ppo_torch'], suite=['cartpole'], seeds=[0, 1]))
     write_run(one, [20.] * 15, seconds=8)                               # 60k of 120k steps in 120 s
@@ -205,10 +220,10 @@ def test_a_table_keeps_what_no_folder_has_and_takes_what_is_longer(tmp_path, sma
     one, two, other = learning.planned(arguments(tmp_path))[:3]
     write_run(one, [1., 2.])
     write_run(two, [5.])
-    learning.collect('small', [one, two, other], tmp_path, 2)
+    learning.collect('small', [one, two, other], tmp_path)
     write_run(one, [7.])                                                # begun anew, and not yet as far
     write_run(two, [5., 6.])
-    learning.collect('small', [one, two], tmp_path, 2)
+    learning.collect('small', [one, two], tmp_path)
     found = learning_report.read_runs(tmp_path / 'tables' / 'small.npz')
     assert {key: columns['AverageEpRet'].tolist() for key, columns in found.items()} == {
         one.key: [1, 2], two.key: [5, 6]}
@@ -218,43 +233,72 @@ def test_missing_is_what_the_tables_lack(tmp_path, small):
     one, two, *others = runs = learning.planned(arguments(tmp_path))
     write_run(one, [1., 2., 3.], step=200)                              # all of its 600 steps
     write_run(two, [5.], step=200)                                      # half
-    learning.collect('small', runs, tmp_path, 2)
+    learning.collect('small', runs, tmp_path)
     assert learning.missing(runs, tmp_path) == [two, *others]
     assert learning.missing(runs, tmp_path / 'elsewhere') == runs
 
 
 # ---- Statistics
 
-def coverage(sizes, repeats):
-    """How often the interval of a difference holds the true one, 0."""
+def by_seed(values):
+    return dict(enumerate(values))
+
+
+def coverage(sizes, repeats, paired=False, shared=0.):
+    """How often the interval of a difference holds the true one, 0; shared: the part that equal seeds share."""
     rng = np.random.default_rng(3)
-    groups = [[rng.normal(size=n) for n in sizes] for _ in range(repeats)]
-    results = [learning_report.difference(*pair) for pair in groups]
-    return np.mean([low <= 0 <= high for _, low, high in results])
+    covered = 0
+    for _ in range(repeats):
+        common = shared * rng.normal(size=max(sizes))
+        groups = [by_seed(common[:n] + (1 - shared) * rng.normal(size=n)) for n in sizes]
+        _, low, high = learning_report.difference(*groups, paired)
+        covered += low <= 0 <= high
+    return covered / repeats
 
 
-@pytest.mark.parametrize('sizes', [(3, 3), (5, 5), (3, 1), (10, 3)])
+@pytest.mark.parametrize('sizes', [(3, 3), (5, 5), (3, 1), (10, 3), (40, 5)])
 def test_intervals_of_differences_cover_what_they_claim(sizes):
     assert .92 <= coverage(sizes, 2000) <= .98
 
 
-def test_intervals_of_differences_of_many_seeds():
-    assert .90 <= coverage((10, 10), 400) <= .99
-    ours, theirs = np.random.default_rng(0).normal(size=(2, 10))
-    centre, low, high = learning_report.difference(ours, theirs + 5)
-    assert low < centre < high < 0 and centre == learning_report.IQM(ours) - learning_report.IQM(theirs + 5)
-    assert np.isnan(learning_report.difference(ours[:1], theirs[:1])[1])
-    np.testing.assert_allclose(learning_report.difference(np.full(10, 500.), np.full(10, 500.)), 0)
+@pytest.mark.parametrize('sizes, shared, repeats', [((5, 5), 0., 2000), ((5, 6), .9, 2000), ((10, 10), .9, 400)])
+def test_intervals_of_differences_of_twins(sizes, shared, repeats):
+    assert .90 <= coverage(sizes, repeats, True, shared) <= .99
+    if shared:                                                          # of which unpaired ones would see less
+        assert coverage(sizes, 400, False, shared) > .99
+
+
+def test_differences_by_hand():
+    difference, values = learning_report.difference, np.random.default_rng(0).normal(size=10)
+    ours, theirs = by_seed(values), by_seed(values + 5)
+    np.testing.assert_allclose(difference(ours, theirs, True), -5)      # seed by seed it is the same
+    centre, low, high = difference(ours, theirs)
+    assert low < centre < high < 0 and centre == pytest.approx(-5)
+    few = {seed: theirs[seed] for seed in (0, 1, 2, 3)}
+    assert difference(ours, few, True) == difference(ours, few)         # too few seeds in common
+    assert np.isnan(difference({0: 1.}, {0: 2.})[1])
+    np.testing.assert_allclose(difference(by_seed([500.] * 10), by_seed([500.] * 10)), 0)
 
 
 def test_verdicts():
-    verdict, nan = learning_report.verdict, float('nan')
-    assert verdict(100, 90, 110, 95, 10) == 'within' and verdict(100, 90, 110, 200, 100) == 'within'
-    assert verdict(100, 96, 104, 80, 10) == 'above' and verdict(100, 96, 104, 120, 10) == 'below'
-    assert verdict(100, 60, 112, 120, 10) == 'below, but its interval overlaps'
-    assert verdict(100, 88, 140, 80, 10) == 'above, but its interval overlaps'
-    assert verdict(100, 96, 104, 103, None) == 'within' and verdict(100, 96, 104, 105, None) == 'below'
-    assert verdict(100, nan, nan, 120, 10) == 'below' and verdict(100, nan, nan, 90, None) == 'above'
+    def verdict(values, mean, deviation):
+        return learning_report.verdict(np.array(values), mean, deviation)
+
+    wide, narrow = [80., 100, 120], [99., 100, 101]                     # intervals of +-50 and +-2.5
+    assert verdict(narrow, 95, 10) == 'within' and verdict(narrow, 200, 100) == 'within'
+    assert verdict(narrow, 80, 10) == 'above' and verdict(narrow, 120, 10) == 'below'
+    assert verdict(wide, 120, 10) == 'below, intervals overlap' and verdict(wide, 80, 10) == 'above, intervals overlap'
+    assert verdict([100.], 120, 10) == 'below'
+    # One more seed, of a standard deviation of 1: 4.303 sqrt(1 + 1/3) = 4.97 to either side
+    assert verdict(narrow, 104.9, None) == 'within' and verdict(narrow, 105.1, None) == 'below'
+    assert verdict(narrow, 95.1, None) == 'within' and verdict(narrow, 94.9, None) == 'above'
+    assert verdict([100.], 100, None) == 'one seed each'
+
+
+def test_the_prediction_interval_contains_one_more_seed():
+    values = np.random.default_rng(0).normal(size=(2000, 6))
+    assert .93 <= np.mean([learning_report.verdict(seeds, one, None) == 'within' for *seeds, one in values
+                           for seeds in [np.array(seeds)]]) <= .97
 
 
 def dataset(label, env, seed, returns, step=4000, suite='cartpole'):
@@ -264,13 +308,15 @@ def dataset(label, env, seed, returns, step=4000, suite='cartpole'):
 
 
 def test_returns_are_averaged_over_the_epochs_around():
-    """As in Spinning Up's curves: 11 epochs around the step count for MuJoCo, and one elsewhere."""
-    returns = np.random.default_rng(0).normal(size=40)
+    """As in Spinning Up's curves: 11 epochs around the step count for MuJoCo; and one, or as many steps, elsewhere."""
+    returns = np.random.default_rng(0).normal(size=44)
     runs = [dataset('ppo_torch', 'Hopper-v5', 0, returns), dataset('ppo_torch', 'Hopper-v5', 1, returns[:20])]
-    np.testing.assert_allclose(learning_report.returns_at(runs, 100_000), [returns[24 - 5:24 + 6].mean()])
-    np.testing.assert_allclose(learning_report.mean_returns(runs, 80_000), [returns[:20].mean()] * 2)
+    assert learning_report.returns_at(runs, 100_000) == {0: pytest.approx(returns[24 - 5:24 + 6].mean())}
+    assert learning_report.mean_returns(runs, 80_000) == {seed: pytest.approx(returns[:20].mean()) for seed in (0, 1)}
     runs = [dataset('ppo_torch', 'CartPole-v1', 0, returns)]
-    np.testing.assert_allclose(learning_report.returns_at(runs, 102_000), [returns[24:26].mean()])
+    assert learning_report.returns_at(runs, 102_000) == {0: pytest.approx(returns[24:26].mean())}
+    runs = [dataset('trpo_torch steps_per_epoch=1000', 'LunarLander-v3', 0, returns, step=1000)]
+    assert learning_report.returns_at(runs, 22_000) == {0: pytest.approx(returns[:43].mean())}
 
 
 def test_published_figures_belong_to_what_is_run(tmp_path):
@@ -297,7 +343,7 @@ def test_the_report_of_partial_results(tmp_path):
         if run.key == ('sac_torch', 'Hopper-v5', 0):
             write_run(run, [1164.] * 30, 'AverageTestEpRet')
     for suite in 'cartpole', 'processes', 'mujoco_off_policy', 'peers':
-        learning.collect(suite, runs, tmp_path, 2)
+        learning.collect(suite, runs, tmp_path)
     text = learning_report.report(tmp_path, runs, learning.COMMAND)
     assert text == (tmp_path / 'RESULTS.md').read_text()
     half = 4.303 * np.sqrt((10**2 + 10**2 + 10**2 + 10**2) / (3 * 2))       # of 10 10 20 30 30, 3 kept
