@@ -44,7 +44,8 @@ COMMAND = 'python -m benchmarks.learning'
 SUITES = [
     ('cartpole', 'vpg ppo trpo', 'torch tf1', 'CartPole-v1', 120_000, 10, {}),
     ('cartpole', 'vpg', 'torch tf1', 'CartPole-v1', 120_000, 10, dict(pi_lr=1e-2)),
-    ('pendulum', 'ddpg td3 sac', 'torch tf1', 'Pendulum-v1', 20_000, 5, dict(steps_per_epoch=1000)),
+    ('pendulum', 'ddpg td3', 'torch tf1', 'Pendulum-v1', 20_000, 5, dict(steps_per_epoch=1000)),
+    ('pendulum', 'sac', 'torch tf1', 'Pendulum-v1', 20_000, 10, dict(steps_per_epoch=1000)),
     ('pendulum', 'sac', 'torch tf1', 'Pendulum-v1', 20_000, 5, dict(steps_per_epoch=1000, alpha='auto')),
     ('acrobot', 'ppo trpo', 'torch', 'Acrobot-v1', 200_000, 10, {}),
     ('acrobot', 'ppo', 'torch', 'Acrobot-v1', 120_000, 10,
@@ -62,6 +63,7 @@ SUITES = [
     ('mujoco_off_policy', 'ddpg td3 sac', 'tf1', 'HalfCheetah-v5', 120_000, 1, {}),
     ('mujoco_off_policy', 'td3 sac', 'torch', 'HalfCheetah-v5', 320_000, 1, {}),
     ('peers', 'ppo', 'spinup', 'CartPole-v1 Acrobot-v1', 120_000, 10, {}),
+    ('peers', 'sac', 'spinup', 'Hopper-v5', 120_000, 3, {}),
     ('peers', 'trpo', 'contrib', 'LunarLander-v3', 200_000, 5,                          # with the zoo's settings
      dict(envs=2, n_steps=512, gae_lambda=0.98, cg_damping=0.01, learning_rate=1e-3, n_critic_updates=15)),
 ]

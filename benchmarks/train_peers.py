@@ -17,38 +17,47 @@ import gymnasium
 
 
 class Table:
-    """A table as our scripts write it: after every `every` steps, a row about the episodes that ended in them."""
-    def __init__(self, path, every):
-        self.path, self.every = path, every
-        self.rows, self.steps, self.episodes, self.start = 0, 0, [], time.time()
+    """A table as our scripts write it: after every `every` steps, a row about the episodes that ended in them; or, with
+    `tests`, a row once so many test episodes have followed."""
+    def __init__(self, path, every, tests=0):
+        self.path, self.every, self.tests = path, every, tests
+        self.rows, self.steps, self.episodes, self.test_returns, self.start = 0, 0, [], [], time.time()
 
     def add_step(self, episode):
         """Count a step, with the statistics of the episode that it ends, or None."""
         self.steps += 1
         if episode:
             self.episodes.append((float(episode['r']), int(episode['l'])))
-        if self.steps % self.every == 0:
-            self.write_row(*zip(*self.episodes))
+        if self.steps % self.every == 0 and not self.tests:
+            self.write_row()
 
-    def write_row(self, returns=(), lengths=()):
+    def add_test_step(self, episode):
+        if episode:
+            self.test_returns.append(float(episode['r']))
+        if len(self.test_returns) == self.tests:
+            self.write_row()
+
+    def write_row(self):
+        returns, lengths = zip(*self.episodes) if self.episodes else ((), ())
+        tests = dict(AverageTestEpRet=statistics.mean(self.test_returns)) if self.tests else {}
         row = dict(Epoch=self.rows, AverageEpRet=statistics.mean(returns) if returns else '',
-                   MaxEpRet=max(returns, default=''), EpLen=statistics.mean(lengths) if lengths else '',
+                   MaxEpRet=max(returns, default=''), **tests, EpLen=statistics.mean(lengths) if lengths else '',
                    TotalEnvInteracts=self.steps, Time=time.time() - self.start)
         with open(self.path, 'a' if self.rows else 'w') as file:
             for line in [row.values()] if self.rows else [row, row.values()]:
                 print(*line, sep='\t', file=file)
-        self.rows, self.episodes = self.rows + 1, []
+        self.rows, self.episodes, self.test_returns = self.rows + 1, [], []
 
 
 class Logged(gymnasium.wrappers.RecordEpisodeStatistics):
-    """Writes its steps into a table, which several environments may share."""
-    def __init__(self, env, table):
+    """Has a table add its steps; several environments may share one."""
+    def __init__(self, env, add):
         super().__init__(env)
-        self.table = table
+        self.add = add
 
     def step(self, act):
         obs, rew, terminated, truncated, info = super().step(act)
-        self.table.add_step(info.get('episode'))
+        self.add(info.get('episode'))
         return obs, rew, terminated, truncated, info
 
 
@@ -89,19 +98,20 @@ def spinning_up(checkout, algo):
 
 def train(library, algo, env, steps, every, path, seed=0, checkout=None, envs=1, **settings):
     """Train, and write the returns into the table `path`."""
-    table = Table(path, every)
-
-    def make_env():
-        return Logged(gymnasium.make(env), table)
-
+    table = Table(path, every, tests=10 if algo in ('ddpg', 'td3', 'sac') else 0)
     if library == 'spinup':
-        function = spinning_up(checkout, algo)
-        function(lambda: OldApi(make_env(), seed), seed=seed, steps_per_epoch=every, epochs=steps // every, **settings)
+        parts = iter([(seed, table.add_step), (seed + 5000, table.add_test_step)])    # a second one is for the tests
+
+        def make_env():
+            first_seed, add = next(parts)
+            return OldApi(Logged(gymnasium.make(env), add), first_seed)
+
+        spinning_up(checkout, algo)(make_env, seed=seed, steps_per_epoch=every, epochs=steps // every, **settings)
     else:
         from stable_baselines3.common.env_util import make_vec_env
+        vec_env = make_vec_env(lambda: Logged(gymnasium.make(env), table.add_step), n_envs=envs, seed=seed)
         model = getattr(importlib.import_module('sb3_contrib'), algo.upper())
-        model('MlpPolicy', make_vec_env(make_env, n_envs=envs, seed=seed), seed=seed, device='cpu',
-              **settings).learn(steps)
+        model('MlpPolicy', vec_env, seed=seed, device='cpu', **settings).learn(steps)
 
 
 if __name__ == '__main__':

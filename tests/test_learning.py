@@ -70,7 +70,7 @@ def test_other_libraries_are_run_when_they_are_asked_for(tmp_path, monkeypatch):
     assert not {run.script for run in learning.planned(arguments(tmp_path))} & {'ppo_spinup', 'trpo_contrib'}
     first, *_, last = runs = learning.planned(arguments(tmp_path, suite=['peers']))
     assert runs[:2] == learning.planned(arguments(tmp_path, scripts=['ppo_spinup'], seeds=[0]))
-    assert (first.label, last.label) == ('ppo_spinup', 'ppo_spinup') and len(runs) == 25
+    assert (first.label, last.label) == ('ppo_spinup', 'ppo_spinup') and len(runs) == 28
     write_run(first, [20.] * 29)
     assert not first.finished()
     write_run(first, [20.] * 30)
@@ -131,7 +131,7 @@ def test_what_another_library_trains_is_in_a_table(tmp_path):
 
 def test_environments_that_are_stepped_in_turn_share_a_table(tmp_path):
     table = train_peers.Table(tmp_path / 'progress.txt', every=4)
-    envs = [train_peers.Logged(gym.make('CartPole-v1', max_episode_steps=length), table) for length in (3, 5)]
+    envs = [train_peers.Logged(gym.make('CartPole-v1', max_episode_steps=length), table.add_step) for length in (3, 5)]
     for t in range(6):                                      # the first ends after its steps 3 and 6, the other after 5
         for env in envs:
             if t % env.spec.max_episode_steps == 0:
@@ -141,6 +141,18 @@ def test_environments_that_are_stepped_in_turn_share_a_table(tmp_path):
     assert columns['TotalEnvInteracts'].tolist() == [4, 8, 12]
     np.testing.assert_array_equal(columns['AverageEpRet'], [np.nan, 3, 4])
     np.testing.assert_array_equal(columns['MaxEpRet'], [np.nan, 3, 5])
+
+
+def test_test_episodes_are_a_column_of_their_own_and_no_training_steps(tmp_path):
+    table = train_peers.Table(tmp_path / 'progress.txt', every=4, tests=2)
+    for add, lengths in ((table.add_step, [3, 1]), (table.add_test_step, [5, 7]), (table.add_step, [4]),
+                         (table.add_test_step, [9, 1])):
+        for length in lengths:
+            for step in range(length):
+                add(dict(r=10 * length, l=length) if step == length - 1 else None)
+    columns = learning.read_columns(tmp_path / 'progress.txt')
+    assert columns['TotalEnvInteracts'].tolist() == [4, 8] and columns['EpLen'].tolist() == [2, 4]
+    assert columns['AverageEpRet'].tolist() == [20, 40] and columns['AverageTestEpRet'].tolist() == [60, 50]
 
 
 def test_time_left_is_by_what_was_measured(tmp_path):
