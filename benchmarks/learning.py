@@ -4,7 +4,7 @@
     python -m benchmarks.learning --suite cartpole --scripts ppo_torch ppo_tf1 --seeds 0 1 2
     python -m benchmarks.learning --list            which runs there are, which are done, how long the rest takes
     python -m benchmarks.learning --missing         only what benchmarks/tables lacks, on another machine for example
-    python -m benchmarks.learning --suite peers     other libraries' PPO and TRPO
+    python -m benchmarks.learning --suite peers     other libraries' PPO, TRPO and SAC
     python -m benchmarks.learning --summary         runs nothing: writes RESULTS.md from the runs there are
     python -m benchmarks.learning --quick           do all twelve scripts learn? In less than three minutes
 
