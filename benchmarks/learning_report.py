@@ -47,8 +47,8 @@ SOURCES = """\
 - CleanRL: its documentation, training return on -v4; its PPO normalises observations and rewards, ours does not.
 - SB3 zoo: the benchmark table of RL Baselines3 Zoo: one trained agent each, with tuned settings, evaluated without
   exploration, whereas on-policy rows here have the training return, with exploration; LunarLander is v2 there.
-- ppo_spinup, sac_spinup, trpo_contrib: trained here, by `train_peers.py`. The first two are Spinning Up's PyTorch code as
-  it stands, with its defaults; its PPO takes a time limit for a termination, as was usual with gym, and drops the
+- ppo_spinup, sac_spinup, trpo_contrib: trained here, by `train_peers.py`. The first two are Spinning Up's PyTorch code
+  as it stands, with its defaults; its PPO takes a time limit for a termination, as was usual with gym, and drops the
   episode that the end of an epoch cuts. The third is sb3-contrib's TRPO, with the zoo's settings for LunarLander."""
 
 
@@ -327,8 +327,8 @@ Pendulum-v1 for a test after every 1000 steps. Every seed that ran is included.
   With fewer seeds it does so less often (76 times with 3), so Student's t for trimmed means is used instead (Tukey and
   McLaughlin, 1963).
 - **Verdict**: whether the interquartile mean is within one standard deviation of the published mean, above or below it,
-  and if not, whether its interval overlaps with theirs. An equal algorithm is outside by chance in one row of eight
-  with 5 seeds, in one of five with 3. Where the published figure is one agent's, without a deviation: whether that
+  and if not, whether its interval overlaps with theirs. An equal algorithm is outside by chance in one row of nine
+  with 5 seeds, in one of six with 3. Where the published figure is one agent's, without a deviation: whether that
   agent is within the 95 % prediction interval of one more of our seeds.
 - **Learned**: seeds whose return at that step count is at least {learned}.
 """
