@@ -60,6 +60,7 @@ SUITES = [
     ('mujoco_on_policy', 'ppo trpo', 'torch', 'Walker2d-v4', 1_020_000, 3, {}),
     ('mujoco_on_policy', 'ppo trpo vpg', 'tf1', 'HalfCheetah-v5 Hopper-v5', 320_000, 3, {}),
     ('mujoco_off_policy', 'ddpg td3 sac', 'torch', 'HalfCheetah-v5 Hopper-v5', 120_000, 3, {}),
+    ('mujoco_off_policy', 'sac', 'torch', 'Hopper-v5', 120_000, 5, {}),
     ('mujoco_off_policy', 'ddpg td3 sac', 'tf1', 'HalfCheetah-v5', 120_000, 1, {}),
     ('mujoco_off_policy', 'td3 sac', 'torch', 'HalfCheetah-v5', 320_000, 1, {}),
     ('peers', 'ppo', 'spinup', 'CartPole-v1 Acrobot-v1', 120_000, 10, {}),
