@@ -81,9 +81,9 @@ last for up to 1000 steps, the time limit. Mean length of an episode in the last
 
 {rows}"""
 HOPPER = """
-**SAC at 100k steps**: its seeds differ widely, and their returns by hundreds from one test to the next. Spinning Up's own
-code, trained here on Hopper-v5, is compared with ours under [other libraries](#other-libraries-run-here). Thousands of
-steps until a test return of 700 is first reached, seed by seed:
+**SAC at 100k steps**: its seeds differ widely, and their returns by hundreds from one test to the next. Spinning Up's
+own code, trained here on Hopper-v5, is compared with ours under [other libraries](#other-libraries-run-here). Thousands
+of steps until a test return of 700 is first reached, seed by seed:
 
 {rows}"""
 
