@@ -232,11 +232,11 @@ def with_interval(centre, low, high):
 
 
 def curves(data):
-    """{(label, environment): runs}."""
+    """{(label, environment): runs, by their seeds}."""
     groups = {}
     for run in data:
         groups.setdefault((run.condition, run.env_name), []).append(run)
-    return groups
+    return {key: sorted(runs, key=lambda run: run.seed) for key, runs in groups.items()}
 
 
 def last_steps(runs):
