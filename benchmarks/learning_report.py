@@ -387,7 +387,7 @@ up to that step count, says how fast it rose."""
 # Title: the labels of what a curve is compared with, and whether they are its twins.
 TWINS = {'PyTorch and TensorFlow': (lambda label: [label.replace('_torch', '_tf1')], True),
          'One process and several': (lambda label: [label.removesuffix(' 4 processes')], False),
-         'Other libraries, run here': (lambda label: [] if 'processes' in label else [
+         'Other libraries, run here': (lambda label: [] if re.search('processes|max_ep_len', label) else [
              re.sub('_torch.*', f'_{library}', label) for library in ('spinup', 'contrib')], False)}
 
 
