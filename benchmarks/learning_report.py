@@ -325,7 +325,7 @@ INTRO = """\
 
 Written by `{command} --summary` from the logged rows of all runs, in [tables/](tables). Each run is a
 command line of its script, with default settings except for those after its name, for its number of epochs, and on
-Pendulum-v1 for a test after every 1000 steps. Every seed that ran is included.
+Pendulum-v1 for a test after every 1000 steps. Every seed that was run to its end is included.
 
 - **Return**: on-policy, of the training episodes of an epoch (`AverageEpRet`); off-policy, of 10 test episodes without
   exploration (`AverageTestEpRet`). Each run is averaged over the epochs around a step count, or those that there are
