@@ -279,7 +279,7 @@ def collect(suite, runs, out):
                                      for key, columns in found.items()]).astype(np.float32)
     with atomic_write(path) as file:
         np.savez_compressed(file, **rows)
-    facts = dict(machine=machine(), versions=peers_versions(PEERS) if suite == 'peers' else versions())
+    facts = dict(machine=machine(), versions=peers_versions(PEERS) or {} if suite == 'peers' else versions())
     path = out / 'tables' / 'machines.json'
     machines = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
     machines[suite] = [other for other in machines.get(suite, []) if {**other, 'date': 0} != {**facts, 'date': 0}]

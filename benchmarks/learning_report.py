@@ -47,9 +47,10 @@ SOURCES = """\
 - CleanRL: its documentation, training return on -v4; its PPO normalises observations and rewards, ours does not.
 - SB3 zoo: the benchmark table of RL Baselines3 Zoo: one trained agent each, with tuned settings, evaluated without
   exploration, whereas on-policy rows here have the training return, with exploration; LunarLander is v2 there.
-- ppo_spinup, sac_spinup, trpo_contrib: trained here, by `train_peers.py`. The first two are Spinning Up's PyTorch code
-  as it stands, with its defaults; its PPO takes a time limit for a termination, as was usual with gym, and drops the
-  episode that the end of an epoch cuts. The third is sb3-contrib's TRPO, with the zoo's settings for LunarLander."""
+- ppo_spinup, sac_spinup, trpo_contrib: trained here, by `train_peers.py`. The first two are Spinning Up's PyTorch code,
+  with its defaults; these runs are of a copy typed without the docstrings, not of a checkout. Its PPO takes a time
+  limit for a termination, as was usual with gym, and drops the episode that the end of an epoch cuts. The third is
+  sb3-contrib's TRPO, with the zoo's settings for LunarLander."""
 
 
 # ---- What the tables do not explain
